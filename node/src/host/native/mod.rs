@@ -1,0 +1,81 @@
+//! The node's own session: tools with Pi's names and argument shapes, run by this process (design section 8).
+
+use std::path::PathBuf;
+
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    budget::TextBudget,
+    ids::{CallId, SessionId},
+};
+
+/// What every native tool of one session shares. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct ToolEnv {
+    /// The session.
+    pub session: SessionId,
+    /// Relative paths resolve from here.
+    pub cwd: PathBuf,
+    /// `~` resolves to this.
+    pub home: PathBuf,
+    /// Folder of this session's full-output files (`<CHAPPIE_HOME>/outputs/<session>/`); made on first use, mode 0700.
+    pub outputs: PathBuf,
+}
+
+/// One tool's run.
+#[derive(Clone, Debug)]
+pub struct ToolContext {
+    /// The operation.
+    pub call_id: CallId,
+    /// The member's id, unique in the session; names its spool file.
+    pub member: String,
+    /// Fires when the caller gave up.
+    pub cancel: CancellationToken,
+    /// Text this member may give back; the tool cuts its own output to it, with advice on how to read on.
+    pub budget: TextBudget,
+}
+
+/// What a tool gives back, before images go to the blob store.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ToolOutput {
+    /// Text and pictures, in order.
+    pub parts: Vec<Part>,
+    /// Whether the tool failed.
+    pub is_error: bool,
+    /// Machine-readable facts.
+    pub details: Option<Value>,
+}
+
+/// A piece of a [`ToolOutput`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Text.
+    Text(String),
+    /// An image that was decoded whole, so it is what `mime` says.
+    Image {
+        /// Its real type.
+        mime: &'static str,
+        /// The bytes to show.
+        bytes: Vec<u8>,
+    },
+}
+
+impl ToolOutput {
+    /// A success of one text.
+    pub fn text(text: impl Into<String>) -> Self {
+        Self { parts: vec![Part::Text(text.into())], ..Self::default() }
+    }
+
+    /// A failure of one text: it names the file or command and the cause, and says what to do next.
+    pub fn error(text: impl Into<String>) -> Self {
+        Self { parts: vec![Part::Text(text.into())], is_error: true, details: None }
+    }
+
+    /// The same with machine-readable facts.
+    #[must_use]
+    pub fn with_details(mut self, details: Value) -> Self {
+        self.details = Some(details);
+        self
+    }
+}

@@ -1,0 +1,8 @@
+//! The program `chappie`. Start at [`app`], which builds everything in order; see docs/ARCHITECTURE.md for the map.
+
+pub mod budget;
+pub mod clock;
+pub mod content;
+pub mod host;
+pub mod ids;
+pub mod tools;
