@@ -3,6 +3,7 @@
 pub mod budget;
 pub mod clock;
 pub mod content;
+pub mod control;
 pub mod host;
 pub mod ids;
 pub mod tools;
