@@ -6,4 +6,5 @@ pub mod content;
 pub mod control;
 pub mod host;
 pub mod ids;
+pub mod storage;
 pub mod tools;

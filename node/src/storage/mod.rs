@@ -1,0 +1,4 @@
+//! What a node keeps on disk. The only place that names redb.
+
+pub mod disk;
+pub mod node;

@@ -1,0 +1,267 @@
+//! `node.redb`: what the session node owns — sessions, history, the operation journal, late results and inputs.
+//!
+//! One table of rows under composite keys, one writer thread (failure rule F24). Changes are data ([`Change`]), so a
+//! commit can be repeated after the database was reopened. A durable write returns after fsync; several that wait
+//! together share one (group commit). A lazy write rides on the next durable one, or is committed within
+//! [`LAZY_MAX`]; it is for what may be lost with the machine: reading tools' entries and acknowledgements.
+
+mod key;
+mod writer;
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{
+        Arc, RwLock,
+        mpsc::{SyncSender, TrySendError, sync_channel},
+    },
+    time::Duration,
+};
+
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use tokio::sync::oneshot;
+
+pub use key::Key;
+
+/// The table everything is in.
+const ROWS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("rows");
+/// Facts about the file itself.
+const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
+/// The format this program writes. 1: first.
+const FORMAT: u64 = 1;
+/// Page cache of the database. History pages are read in order and small; 4 MiB keeps a node's idle memory low.
+const CACHE_BYTES: usize = 4 << 20;
+/// Jobs that may wait for the writer. Each mutating call has at most three under way; 4,096 is far beyond the number of
+/// calls the queues admit, so a full queue means a stuck disk and is answered as an error.
+const QUEUE_MAX: usize = 4_096;
+/// The longest a lazy write stays uncommitted.
+pub const LAZY_MAX: Duration = Duration::from_millis(200);
+
+/// One row to set or to remove.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    key: Key,
+    value: Option<Vec<u8>>,
+}
+
+impl Change {
+    /// Sets `key` to the JSON of `value`.
+    ///
+    /// # Panics
+    /// Never for our row types: all of them have string keys and finite numbers.
+    pub fn set<T: serde::Serialize>(key: Key, value: &T) -> Self {
+        let bytes = serde_json::to_vec(value).unwrap_or_else(|error| unreachable!("row types are JSON: {error}"));
+        Self { key, value: Some(bytes) }
+    }
+
+    /// Removes `key`.
+    #[must_use]
+    pub fn remove(key: Key) -> Self {
+        Self { key, value: None }
+    }
+}
+
+/// Why a write is not known to be on disk.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// The database could not be opened at start.
+    #[error("cannot open {path}: {cause}")]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// What the system or redb said.
+        cause: String,
+    },
+    /// The file was written by a newer program.
+    #[error(
+        "{path} has format {found}, this program knows up to {known}; start the newer chappie again, or restore a backup of the file made before the upgrade{backup}"
+    )]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        found: u64,
+        /// The newest format known here.
+        known: u64,
+        /// `: PATH` when a backup stands beside the file.
+        backup: String,
+    },
+    /// The disk refused; nothing of this write was kept.
+    #[error("the node's store could not be written ({0}); free some space or mend the disk, then try again")]
+    Write(String),
+    /// A read failed.
+    #[error("the node's store could not be read: {0}")]
+    Read(String),
+    /// More writes wait than the store takes.
+    #[error("the node's store is {QUEUE_MAX} writes behind; the disk is too slow or stuck, try again later")]
+    Busy,
+    /// The writer has stopped, because the node is stopping.
+    #[error("the node is stopping")]
+    Stopped,
+}
+
+type Done = oneshot::Sender<Result<(), StoreError>>;
+
+/// Work for the writer thread.
+enum Job {
+    /// Commit now, then answer.
+    Durable(Vec<Change>, Done),
+    /// Commit with the next durable write or within [`LAZY_MAX`].
+    Lazy(Vec<Change>),
+    /// Commit everything lazy, then answer.
+    Flush(Done),
+    /// Commit everything, then end the thread.
+    Stop(Done),
+}
+
+type Shared = Arc<RwLock<Option<Arc<Database>>>>;
+
+/// Handle to the store; cheap to clone.
+#[derive(Clone)]
+pub struct NodeStore {
+    jobs: SyncSender<Job>,
+    database: Shared,
+}
+
+impl NodeStore {
+    /// Opens `<home>/node.redb` and starts its writer.
+    ///
+    /// # Errors
+    /// [`StoreError::Open`] or [`StoreError::Newer`].
+    pub fn open(home: &Path) -> Result<Self, StoreError> {
+        let path = home.join("node.redb");
+        let database = open_database(&path)?;
+        let shared: Shared = Arc::new(RwLock::new(Some(Arc::new(database))));
+        let (jobs, queue) = sync_channel(QUEUE_MAX);
+        let writer = writer::Writer::new(path.clone(), Arc::clone(&shared), home);
+        std::thread::Builder::new()
+            .name("node-store".into())
+            .spawn(move || writer.run(&queue))
+            .map_err(|error| StoreError::Open { path, cause: error.to_string() })?;
+        Ok(Self { jobs, database: shared })
+    }
+
+    /// Writes `changes` and returns once they are on disk.
+    ///
+    /// # Errors
+    /// [`StoreError::Write`]: none of them is kept. [`StoreError::Busy`], [`StoreError::Stopped`]: not attempted.
+    pub async fn durable(&self, changes: Vec<Change>) -> Result<(), StoreError> {
+        self.ask(|done| Job::Durable(changes, done)).await
+    }
+
+    /// Writes `changes` soon. What is lost when the machine or the process dies within [`LAZY_MAX`] must be something
+    /// that may be lost.
+    pub fn lazy(&self, changes: Vec<Change>) {
+        if let Err(error) = self.jobs.try_send(Job::Lazy(changes)) {
+            tracing::warn!(%error, "a lazy write was dropped: the store is behind or stopping");
+        }
+    }
+
+    /// Returns once every earlier write, lazy ones too, is on disk and visible to reads.
+    ///
+    /// # Errors
+    /// As [`NodeStore::durable`].
+    pub async fn flush(&self) -> Result<(), StoreError> {
+        self.ask(Job::Flush).await
+    }
+
+    /// Commits everything and ends the writer.
+    ///
+    /// # Errors
+    /// As [`NodeStore::durable`].
+    pub async fn stop(&self) -> Result<(), StoreError> {
+        self.ask(Job::Stop).await
+    }
+
+    async fn ask(&self, job: impl FnOnce(Done) -> Job) -> Result<(), StoreError> {
+        let (done, answer) = oneshot::channel();
+        self.jobs.try_send(job(done)).map_err(|error| match error {
+            TrySendError::Full(_) => StoreError::Busy,
+            TrySendError::Disconnected(_) => StoreError::Stopped,
+        })?;
+        answer.await.unwrap_or(Err(StoreError::Stopped))
+    }
+
+    /// The committed value of `key`.
+    ///
+    /// # Errors
+    /// [`StoreError::Read`], also for a row that is not the JSON of `T`.
+    pub fn read<T: serde::de::DeserializeOwned>(&self, key: &Key) -> Result<Option<T>, StoreError> {
+        self.with(|table| {
+            let found = table.get(key.as_bytes()).map_err(read_error)?;
+            found.map(|value| serde_json::from_slice(value.value()).map_err(read_error)).transpose()
+        })
+    }
+
+    /// Visits the committed rows between two keys (`from` included, `to` not), forwards or backwards, until `visit` says
+    /// `false`. A row that is not the JSON of `T` ends the scan with an error that names it.
+    ///
+    /// # Errors
+    /// [`StoreError::Read`].
+    pub fn scan<T: serde::de::DeserializeOwned>(
+        &self,
+        from: &Key,
+        to: &Key,
+        backwards: bool,
+        mut visit: impl FnMut(&Key, T) -> bool,
+    ) -> Result<(), StoreError> {
+        self.with(|table| {
+            let mut rows = table.range(from.as_bytes()..to.as_bytes()).map_err(read_error)?;
+            while let Some(row) = if backwards { rows.next_back() } else { rows.next() } {
+                let (key, value) = row.map_err(read_error)?;
+                let key = Key::from_bytes(key.value());
+                let value = serde_json::from_slice(value.value())
+                    .map_err(|error| StoreError::Read(format!("row {key:?} is damaged: {error}")))?;
+                if !visit(&key, value) {
+                    break;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn with<T>(
+        &self,
+        read: impl FnOnce(&redb::ReadOnlyTable<&'static [u8], &'static [u8]>) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let database = self.database.read().ok().and_then(|guard| guard.clone());
+        let Some(database) = database else {
+            return Err(StoreError::Read("it is being reopened after a disk error; try again".into()));
+        };
+        let transaction = database.begin_read().map_err(read_error)?;
+        let table = transaction.open_table(ROWS).map_err(read_error)?;
+        read(&table)
+    }
+}
+
+fn read_error(error: impl std::fmt::Display) -> StoreError {
+    StoreError::Read(error.to_string())
+}
+
+/// Opens or makes the database and checks its format.
+fn open_database(path: &Path) -> Result<Database, StoreError> {
+    let fail = |cause: String| StoreError::Open { path: path.to_owned(), cause };
+    let database = Database::builder()
+        .set_cache_size(CACHE_BYTES)
+        .create(path)
+        .map_err(|error| fail(format!("{error}; is another chappie running with the same CHAPPIE_HOME?")))?;
+    let transaction = database.begin_write().map_err(|error| fail(error.to_string()))?;
+    let found = {
+        let mut meta = transaction.open_table(META).map_err(|error| fail(error.to_string()))?;
+        transaction.open_table(ROWS).map_err(|error| fail(error.to_string()))?;
+        let found = meta.get("format").map_err(|error| fail(error.to_string()))?.map(|value| value.value());
+        if found.is_none() {
+            meta.insert("format", FORMAT).map_err(|error| fail(error.to_string()))?;
+        }
+        found.unwrap_or(FORMAT)
+    };
+    if found > FORMAT {
+        let backup = path.with_extension(format!("redb.format-{FORMAT}.bak"));
+        let backup = if backup.exists() { format!(": {}", backup.display()) } else { String::new() };
+        return Err(StoreError::Newer { path: path.to_owned(), found, known: FORMAT, backup });
+    }
+    transaction.commit().map_err(|error| fail(error.to_string()))?;
+    Ok(database)
+}
+
+#[cfg(test)]
+mod tests;

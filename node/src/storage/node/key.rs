@@ -1,0 +1,101 @@
+//! Row keys: a kind byte, then the parts; numbers big-endian, so that byte order is the order rows are read in. Pure.
+
+use crate::ids::{CallId, SessionId};
+
+/// The key of one row.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Key(Vec<u8>);
+
+/// Ends a text part. Ids are hexadecimal or UUIDs, so a zero byte cannot occur inside one.
+const END: u8 = 0;
+
+impl Key {
+    fn of(kind: u8, text: &str) -> Self {
+        let mut bytes = Vec::with_capacity(text.len() + 10);
+        bytes.push(kind);
+        bytes.extend_from_slice(text.as_bytes());
+        bytes.push(END);
+        Self(bytes)
+    }
+
+    fn numbered(kind: u8, text: &str, number: u64) -> Self {
+        let mut key = Self::of(kind, text);
+        key.0.extend_from_slice(&number.to_be_bytes());
+        key
+    }
+
+    /// A session's own row.
+    #[must_use]
+    pub fn session(id: &SessionId) -> Self {
+        Self::of(b's', id.as_str())
+    }
+
+    /// The history entry at position `seq` of a session.
+    #[must_use]
+    pub fn history(id: &SessionId, seq: u64) -> Self {
+        Self::numbered(b'h', id.as_str(), seq)
+    }
+
+    /// The input at history position `seq` that no result has carried yet.
+    #[must_use]
+    pub fn input(id: &SessionId, seq: u64) -> Self {
+        Self::numbered(b'i', id.as_str(), seq)
+    }
+
+    /// The journal row of an operation.
+    #[must_use]
+    pub fn journal(id: &CallId) -> Self {
+        Self::of(b'j', id.as_str())
+    }
+
+    /// The outcome of an operation, kept until it was delivered.
+    #[must_use]
+    pub fn outcome(id: &CallId) -> Self {
+        Self::of(b'o', id.as_str())
+    }
+
+    /// What the journal knows of a receipt key.
+    #[must_use]
+    pub fn receipt(key: &str) -> Self {
+        Self::of(b'r', key)
+    }
+
+    /// The least key of every kind at or after this one's kind byte: the range of all rows of `kind` is
+    /// `first(kind)..after(kind)`.
+    fn bound(kind: u8) -> Self {
+        Self(vec![kind])
+    }
+
+    /// The range of every session row.
+    #[must_use]
+    pub fn sessions() -> (Self, Self) {
+        (Self::bound(b's'), Self::bound(b's' + 1))
+    }
+
+    /// The range of every journal row.
+    #[must_use]
+    pub fn journals() -> (Self, Self) {
+        (Self::bound(b'j'), Self::bound(b'j' + 1))
+    }
+
+    /// The range of every input of a session.
+    #[must_use]
+    pub fn inputs(id: &SessionId) -> (Self, Self) {
+        (Self::input(id, 0), Self::input(id, u64::MAX))
+    }
+
+    /// The number at the end of a numbered key.
+    #[must_use]
+    pub fn number(&self) -> Option<u64> {
+        let start = self.0.len().checked_sub(8)?;
+        Some(u64::from_be_bytes(self.0[start..].try_into().ok()?))
+    }
+
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    pub(super) fn from_bytes(bytes: &[u8]) -> Self {
+        Self(bytes.to_vec())
+    }
+}

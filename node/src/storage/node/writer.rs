@@ -1,0 +1,183 @@
+//! The writer thread of `node.redb`: group commit, and recovery from a disk that refused (failure rule F25).
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        mpsc::{Receiver, RecvTimeoutError},
+    },
+    time::{Duration, Instant},
+};
+
+use redb::{Database, Durability};
+
+use super::{Change, Done, Job, LAZY_MAX, ROWS, Shared, StoreError, open_database};
+use crate::storage::disk::Reserve;
+
+/// Jobs taken into one transaction. Under load the batch grows by itself while a commit runs; 256 keeps one commit
+/// within a few milliseconds.
+const BATCH_MAX: usize = 256;
+/// Lazy changes kept for a retry while the disk refuses. Beyond it the oldest go first: they may be lost by contract.
+const LAZY_KEPT_MAX: usize = 65_536;
+/// First and longest pause between attempts to reopen the database after an I/O error.
+const REOPEN_FIRST: Duration = Duration::from_millis(50);
+const REOPEN_LAST: Duration = Duration::from_secs(5);
+/// How long readers may hold the old database while it is being reopened.
+const READERS_MAX: Duration = Duration::from_secs(2);
+
+pub(super) struct Writer {
+    path: PathBuf,
+    database: Shared,
+    reserve: Reserve,
+    lazy: Vec<Change>,
+    lazy_since: Option<Instant>,
+    reopen_pause: Duration,
+}
+
+impl Writer {
+    pub(super) fn new(path: PathBuf, database: Shared, home: &Path) -> Self {
+        Self {
+            path,
+            database,
+            reserve: Reserve::hold(home),
+            lazy: Vec::new(),
+            lazy_since: None,
+            reopen_pause: REOPEN_FIRST,
+        }
+    }
+
+    pub(super) fn run(mut self, queue: &Receiver<Job>) {
+        loop {
+            let first = match self.lazy_since {
+                None => match queue.recv() {
+                    Ok(job) => Some(job),
+                    Err(_) => return,
+                },
+                Some(since) => match queue.recv_timeout(LAZY_MAX.saturating_sub(since.elapsed())) {
+                    Ok(job) => Some(job),
+                    Err(RecvTimeoutError::Timeout) => None,
+                    Err(RecvTimeoutError::Disconnected) => {
+                        self.commit(Vec::new());
+                        return;
+                    }
+                },
+            };
+            if self.turn(first, queue) {
+                return;
+            }
+        }
+    }
+
+    /// Handles one batch; `true` ends the thread.
+    fn turn(&mut self, first: Option<Job>, queue: &Receiver<Job>) -> bool {
+        let due = first.is_none();
+        let mut durable: Vec<(Vec<Change>, Done)> = Vec::new();
+        let mut stop = false;
+        let mut next = first;
+        while let Some(job) = next {
+            match job {
+                Job::Durable(changes, done) => durable.push((changes, done)),
+                Job::Flush(done) => durable.push((Vec::new(), done)),
+                Job::Stop(done) => {
+                    durable.push((Vec::new(), done));
+                    stop = true;
+                }
+                Job::Lazy(changes) => self.keep_lazy(changes),
+            }
+            next = if stop || durable.len() >= BATCH_MAX { None } else { queue.try_recv().ok() };
+        }
+        if due || !durable.is_empty() {
+            self.commit(durable);
+        }
+        if stop && let Ok(mut guard) = self.database.write() {
+            // The file is free for the next start as soon as the last reader lets go.
+            *guard = None;
+        }
+        stop
+    }
+
+    fn keep_lazy(&mut self, changes: Vec<Change>) {
+        self.lazy.extend(changes);
+        let over = self.lazy.len().saturating_sub(LAZY_KEPT_MAX);
+        if over > 0 {
+            self.lazy.drain(..over);
+            tracing::warn!(dropped = over, "lazy writes were dropped because the disk refuses");
+        }
+        self.lazy_since.get_or_insert_with(Instant::now);
+    }
+
+    fn commit(&mut self, durable: Vec<(Vec<Change>, Done)>) {
+        let lazy = std::mem::take(&mut self.lazy);
+        self.lazy_since = None;
+        if lazy.is_empty() && durable.iter().all(|(changes, _)| changes.is_empty()) {
+            // Nothing to write; every earlier batch was committed durably.
+            for (_, done) in durable {
+                let _ = done.send(Ok(()));
+            }
+            return;
+        }
+        let result = self.attempt(&lazy, &durable).or_else(|error| {
+            tracing::error!(%error, "the node's store refused a commit; reopening it");
+            // The one retry, with the reserve given up: outcomes must find room (F25).
+            let released = self.reserve.release();
+            self.reopen()?;
+            if released { self.attempt(&lazy, &durable) } else { Err(error) }
+        });
+        if result.is_err() {
+            self.keep_lazy(lazy);
+        } else {
+            self.reopen_pause = REOPEN_FIRST;
+            self.reserve.refill();
+        }
+        for (_, done) in durable {
+            let _ = done.send(result.clone());
+        }
+    }
+
+    fn attempt(&self, lazy: &[Change], durable: &[(Vec<Change>, Done)]) -> Result<(), StoreError> {
+        let fail = |error: String| StoreError::Write(error);
+        let database = self.database.read().ok().and_then(|guard| guard.clone());
+        let database = database.ok_or_else(|| fail("the store is closed after a disk error".into()))?;
+        let mut transaction = database.begin_write().map_err(|error| fail(error.to_string()))?;
+        transaction.set_durability(Durability::Immediate).map_err(|error| fail(error.to_string()))?;
+        {
+            let mut table = transaction.open_table(ROWS).map_err(|error| fail(error.to_string()))?;
+            for change in lazy.iter().chain(durable.iter().flat_map(|(changes, _)| changes)) {
+                let key = change.key.as_bytes();
+                match &change.value {
+                    Some(value) => table.insert(key, value.as_slice()).map(drop),
+                    None => table.remove(key).map(drop),
+                }
+                .map_err(|error| fail(error.to_string()))?;
+            }
+        }
+        transaction.commit().map_err(|error| fail(error.to_string()))
+    }
+
+    /// Closes and opens the database again: after an I/O error redb refuses further writes until then.
+    fn reopen(&mut self) -> Result<(), StoreError> {
+        let old = self.database.write().ok().and_then(|mut guard| guard.take());
+        if let Some(old) = old {
+            wait_for_readers(old);
+        }
+        std::thread::sleep(self.reopen_pause);
+        self.reopen_pause = (self.reopen_pause * 2).min(REOPEN_LAST);
+        let database = open_database(&self.path)?;
+        if let Ok(mut guard) = self.database.write() {
+            *guard = Some(Arc::new(database));
+        }
+        Ok(())
+    }
+}
+
+/// Readers hold a clone only for the length of one read; the file can be opened again once they let go.
+fn wait_for_readers(mut old: Arc<Database>) {
+    let started = Instant::now();
+    while let Err(shared) = Arc::try_unwrap(old) {
+        if started.elapsed() > READERS_MAX {
+            return;
+        }
+        old = shared;
+        std::thread::yield_now();
+    }
+}
