@@ -1,0 +1,257 @@
+//! The key file: made once, read ever after. The only file of the identity that does I/O.
+
+use std::{
+    fmt, fs,
+    io::{self, Read as _, Write as _},
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
+    path::{Path, PathBuf},
+};
+
+use rcgen::{KeyPair, PKCS_ED25519, PublicKeyData as _};
+
+use super::NodeId;
+
+const FILE: &str = "key.pem";
+/// An Ed25519 key in PEM is about 150 bytes; whatever is larger is not ours and is not read into memory.
+const FILE_BYTES_MAX: u64 = 16 * 1024;
+
+/// This device's key and the id that follows from it.
+pub struct Identity {
+    key: KeyPair,
+    node_id: NodeId,
+}
+
+impl Identity {
+    /// Reads `<home>/key.pem`, or makes it when there is none. Two processes that start at once get the same key.
+    ///
+    /// # Errors
+    /// When the file is no Ed25519 key in PEM, when others than its owner can open it, or when the system fails.
+    pub fn load_or_create(home: &Path) -> Result<Self, IdentityError> {
+        let path = home.join(FILE);
+        match load(&path) {
+            Err(IdentityError::Io { cause, .. }) if cause.kind() == io::ErrorKind::NotFound => {
+                create(home, &path)?;
+                load(&path)
+            }
+            loaded => loaded,
+        }
+    }
+
+    /// The device's id.
+    #[must_use]
+    pub const fn node_id(&self) -> NodeId {
+        self.node_id
+    }
+
+    /// The public key as a SubjectPublicKeyInfo in DER.
+    #[must_use]
+    pub fn public_key_der(&self) -> Vec<u8> {
+        self.key.subject_public_key_info()
+    }
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Identity").field("node_id", &self.node_id).finish_non_exhaustive()
+    }
+}
+
+/// Why there is no identity.
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    /// The system refused.
+    #[error("cannot {doing} the key file {}: {cause}", path.display())]
+    Io {
+        /// `read` or `write`.
+        doing: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        cause: io::Error,
+    },
+    /// A folder, pipe or device stands there, or a file no key could be.
+    #[error("{} is not a key file of at most 16 KiB; move it away and start again to get a new identity", .0.display())]
+    NotAFile(PathBuf),
+    /// Others than the owner may open it.
+    #[error(
+        "the key file {path} has mode {mode:04o} and must be 0600; run `chmod 600 {path}`, and if others had access, \
+         move it away and start again to get a new identity",
+        path = path.display()
+    )]
+    TooOpen {
+        /// The file.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// Not PEM, not a private key, or damaged.
+    #[error(
+        "{} is not a private key in PEM ({cause}); restore it from a backup, or move it away and start again to get a \
+         new identity",
+        path.display()
+    )]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What was wrong.
+        cause: String,
+    },
+    /// A key of another kind.
+    #[error("{} holds a {found} key and an Ed25519 key is needed; move it away and start again", path.display())]
+    NotEd25519 {
+        /// The file.
+        path: PathBuf,
+        /// What it holds.
+        found: String,
+    },
+    /// The system gave no randomness.
+    #[error("cannot make a key: {0}")]
+    Generate(String),
+}
+
+fn load(path: &Path) -> Result<Identity, IdentityError> {
+    let io = |cause| IdentityError::Io { doing: "read", path: path.to_owned(), cause };
+    // Looked at before it is opened: opening a pipe would wait for a writer for ever.
+    let facts = fs::metadata(path).map_err(io)?;
+    if !facts.is_file() || facts.len() > FILE_BYTES_MAX {
+        return Err(IdentityError::NotAFile(path.to_owned()));
+    }
+    let mode = facts.mode() & 0o7777;
+    if mode & 0o177 != 0 {
+        return Err(IdentityError::TooOpen { path: path.to_owned(), mode });
+    }
+    let mut pem = String::new();
+    let read = fs::File::open(path).and_then(|file| file.take(FILE_BYTES_MAX).read_to_string(&mut pem));
+    match read {
+        Ok(_) => {}
+        Err(cause) if cause.kind() == io::ErrorKind::InvalidData => {
+            return Err(IdentityError::Unreadable { path: path.to_owned(), cause: "not text".to_owned() });
+        }
+        Err(cause) => return Err(io(cause)),
+    }
+    let key = KeyPair::from_pem(&pem)
+        .map_err(|cause| IdentityError::Unreadable { path: path.to_owned(), cause: cause.to_string() })?;
+    if !key.is_compatible(&PKCS_ED25519) {
+        return Err(IdentityError::NotEd25519 { path: path.to_owned(), found: format!("{:?}", key.algorithm()) });
+    }
+    let node_id = NodeId::of_spki(&key.subject_public_key_info());
+    Ok(Identity { key, node_id })
+}
+
+/// Writes a new key beside `path` and links it there, so that the file is whole or absent and never replaced.
+fn create(home: &Path, path: &Path) -> Result<(), IdentityError> {
+    let io = |cause| IdentityError::Io { doing: "write", path: path.to_owned(), cause };
+    let key = KeyPair::generate_for(&PKCS_ED25519).map_err(|cause| IdentityError::Generate(cause.to_string()))?;
+    let mut staged = tempfile::Builder::new()
+        .prefix(".key.")
+        .permissions(fs::Permissions::from_mode(0o600))
+        .tempfile_in(home)
+        .map_err(io)?;
+    staged.write_all(key.serialize_pem().as_bytes()).map_err(io)?;
+    staged.as_file().sync_all().map_err(io)?;
+    match staged.persist_noclobber(path) {
+        Ok(_) => {}
+        // Another process was faster: its key is this device's key.
+        Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(io(error.error)),
+    }
+    fs::File::open(home).and_then(|folder| folder.sync_all()).map_err(io)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RFC 8032 section 7.1, test 1, as PKCS #8; the id was computed with other programs.
+    const KNOWN_PEM: &str = "-----BEGIN PRIVATE KEY-----\n\
+        MC4CAQAwBQYDK2VwBCIEIJ1hsZ3v/VpguoRK9JLsLMREScVpezJpGXA7rAMcrn9g\n\
+        -----END PRIVATE KEY-----\n";
+    const KNOWN_ID: &str = "A3R73D6-2FG5WBJ-K2ZKV66-MHW3BLQ-WNWIYRG-S7DBZ2R-3IVPY4G-3ZF6UQ2";
+
+    fn home_with(contents: &[u8], mode: u32) -> tempfile::TempDir {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join(FILE);
+        fs::write(&path, contents).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        home
+    }
+
+    #[test]
+    fn the_first_start_makes_a_private_key_file_and_later_ones_read_it() {
+        let home = tempfile::tempdir().unwrap();
+        let first = Identity::load_or_create(home.path()).unwrap();
+        let second = Identity::load_or_create(home.path()).unwrap();
+        assert_eq!(first.node_id(), second.node_id());
+        assert_eq!(first.node_id(), NodeId::of_spki(&second.public_key_der()));
+        assert_eq!(fs::metadata(home.path().join(FILE)).unwrap().mode() & 0o7777, 0o600);
+        assert_eq!(fs::read_dir(home.path()).unwrap().count(), 1, "nothing else is left behind");
+    }
+
+    #[test]
+    fn two_devices_get_different_identities() {
+        let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let ids = [&here, &there].map(|home| Identity::load_or_create(home.path()).unwrap().node_id());
+        assert_ne!(ids[0], ids[1]);
+    }
+
+    #[test]
+    fn starts_at_the_same_moment_agree_on_one_key() {
+        let home = tempfile::tempdir().unwrap();
+        let ids: Vec<NodeId> = std::thread::scope(|scope| {
+            let start = || Identity::load_or_create(home.path()).unwrap().node_id();
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(start)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
+        assert_eq!(fs::read_dir(home.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn the_id_is_the_hash_of_the_public_key_info() {
+        let home = home_with(KNOWN_PEM.as_bytes(), 0o600);
+        assert_eq!(Identity::load_or_create(home.path()).unwrap().node_id().to_string(), KNOWN_ID);
+    }
+
+    #[test]
+    fn a_key_that_others_can_open_is_refused_with_the_remedy_and_left_alone() {
+        for mode in [0o640, 0o604, 0o660, 0o601, 0o644, 0o700] {
+            let home = home_with(KNOWN_PEM.as_bytes(), mode);
+            let error = Identity::load_or_create(home.path()).unwrap_err();
+            assert!(matches!(error, IdentityError::TooOpen { mode: found, .. } if found == mode), "{error}");
+            assert!(error.to_string().contains("chmod 600"), "{error}");
+            assert_eq!(fs::read(home.path().join(FILE)).unwrap(), KNOWN_PEM.as_bytes());
+        }
+        let read_only = home_with(KNOWN_PEM.as_bytes(), 0o400);
+        assert!(Identity::load_or_create(read_only.path()).is_ok(), "stricter than 0600 is fine");
+    }
+
+    #[test]
+    fn what_is_no_ed25519_key_is_refused_and_left_alone() {
+        let garbage: [&[u8]; 4] = [b"", b"not a key", &[0xff; 100], b"-----BEGIN PRIVATE KEY-----\nAAAA"];
+        for contents in garbage {
+            let home = home_with(contents, 0o600);
+            let error = Identity::load_or_create(home.path()).unwrap_err();
+            assert!(matches!(error, IdentityError::Unreadable { .. }), "{error}");
+            assert_eq!(fs::read(home.path().join(FILE)).unwrap(), contents);
+        }
+        let p256 = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
+        let other_kind = home_with(p256.serialize_pem().as_bytes(), 0o600);
+        let error = Identity::load_or_create(other_kind.path()).unwrap_err();
+        assert!(matches!(error, IdentityError::NotEd25519 { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_folder_or_a_huge_file_in_the_key_s_place_is_refused() {
+        let home = tempfile::tempdir().unwrap();
+        fs::create_dir(home.path().join(FILE)).unwrap();
+        assert!(matches!(Identity::load_or_create(home.path()), Err(IdentityError::NotAFile(_))));
+        let home = home_with(&vec![b'A'; 20_000], 0o600);
+        assert!(matches!(Identity::load_or_create(home.path()), Err(IdentityError::NotAFile(_))));
+    }
+
+    #[test]
+    fn a_home_that_is_not_there_is_an_error_that_names_the_file() {
+        let error = Identity::load_or_create(Path::new("/nonexistent/home")).unwrap_err();
+        assert!(error.to_string().contains("/nonexistent/home/key.pem"), "{error}");
+    }
+}
