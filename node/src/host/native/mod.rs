@@ -1,5 +1,7 @@
 //! The node's own session: tools with Pi's names and argument shapes, run by this process (design section 8).
 
+pub mod group;
+
 use std::path::PathBuf;
 
 use serde_json::Value;
