@@ -2,6 +2,7 @@
 
 pub mod budget;
 pub mod clock;
+pub mod config;
 pub mod content;
 pub mod control;
 pub mod host;
