@@ -3,6 +3,10 @@
 //!
 //! Not a tokenizer: [`tokens`] never looks a word up, it bounds what one would count from above.
 
+mod meter;
+
+use meter::Meter;
+
 /// An allowance of text for one copy. An answer carries its text twice, so one copy gets half of the whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TextBudget {
@@ -27,7 +31,7 @@ impl TextBudget {
     /// two characters.
     #[must_use]
     pub fn head<'a>(&self, text: &'a str) -> &'a str {
-        let limit = text.floor_char_boundary(self.bytes);
+        let limit = floor_boundary(text, self.bytes);
         let mut meter = Meter::default();
         let mut end = limit;
         for (at, c) in text[..limit].char_indices() {
@@ -50,7 +54,7 @@ impl TextBudget {
     /// characters.
     #[must_use]
     pub fn tail<'a>(&self, text: &'a str) -> &'a str {
-        let begin = text.ceil_char_boundary(text.len().saturating_sub(self.bytes));
+        let begin = ceil_boundary(text, text.len().saturating_sub(self.bytes));
         let start = begin + self.excess(&text[begin..]);
         if start == 0 {
             return text;
@@ -103,8 +107,18 @@ impl TextBudget {
 /// A cut looks for a line end in this part (one over it) of the text it keeps.
 const LINE_END_SHARE: usize = 4;
 
-/// Cutting a run of one class in two can cost this many tokens more than the whole run did.
-const SPLIT_COST: usize = 2;
+/// Cutting a run of one class in two can cost this many tokens more than the whole run did (a long repeat begun anew).
+const SPLIT_COST: usize = 4;
+
+/// The last character boundary at or before `at`.
+fn floor_boundary(text: &str, at: usize) -> usize {
+    (0..=at.min(text.len())).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0)
+}
+
+/// The first character boundary at or after `at`.
+fn ceil_boundary(text: &str, at: usize) -> usize {
+    (at..text.len()).find(|&at| text.is_char_boundary(at)).unwrap_or(text.len())
+}
 
 /// A count of tokens that the tokenizer of today's ChatGPT models (`o200k_base`) does not exceed on real text, found by
 /// looking at runs of characters of one class. `tests` compares it with the tokenizer itself.
@@ -117,65 +131,91 @@ pub fn tokens(text: &str) -> usize {
     meter.total()
 }
 
-/// The estimate of what was pushed so far. It never falls as more is pushed.
-#[derive(Clone, Copy, Debug, Default)]
-struct Meter {
-    /// Cost of finished runs, in tokens.
-    done: usize,
-    /// Cost of the run that may still grow, in units of [`UNIT`] per token.
-    run: usize,
-    class: Class,
-}
-
-/// Fractions of a token that a run counts in.
-const UNIT: usize = 6;
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Class {
-    #[default]
-    None,
-    Lower,
-    Upper,
-    Digit,
-    Space,
-    Repeat(char),
-}
-
-impl Meter {
-    fn push(&mut self, c: char) {
-        let (class, cost) = match c {
-            'a'..='z' => (Class::Lower, 3),
-            'A'..='Z' => (Class::Upper, 4),
-            '0'..='9' => (Class::Digit, 2),
-            ' ' | '\t' => (Class::Space, 2),
-            c if c.is_ascii() => (Class::Repeat(c), UNIT),
-            c => (Class::Repeat(c), UNIT * c.len_utf8()),
-        };
-        if class == self.class {
-            self.run += cost;
-        } else {
-            self.done += self.run.div_ceil(UNIT);
-            self.run = cost;
-            self.class = class;
-        }
-    }
-
-    const fn total(&self) -> usize {
-        self.done + self.run.div_ceil(UNIT)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const SMALL: TextBudget = TextBudget { bytes: 40, tokens: 12 };
+
+    /// Texts of every class that the estimate tells apart.
+    fn samples() -> Vec<String> {
+        let mixed = "fn main() {\r\n\tlet naïve = \"价格 – 12345\"; // 👍🏽 ok\n}\n\n".repeat(40);
+        let mut samples = vec![String::new(), "x".repeat(30_000), "\u{0}é\n".repeat(500), mixed];
+        for piece in ["word ", "0123456789", "    \n", "ABCdef_", "----", "汉字かな", "🦀", "\u{10ffff}", " ", "\t\tx"]
+        {
+            samples.push(piece.repeat(3_000));
+        }
+        samples
+    }
+
     #[test]
     fn a_text_inside_the_budget_is_kept_whole() {
-        let text = "one\ntwo\n";
-        assert!(TextBudget::WHOLE.fits(text));
-        assert_eq!(TextBudget::WHOLE.head(text), text);
-        assert_eq!(TextBudget::WHOLE.tail(text), text);
-        assert_eq!(TextBudget::WHOLE.head(""), "");
-        assert_eq!(TextBudget::WHOLE.tail(""), "");
+        for text in ["", "one\ntwo\n", " ", "a b c 1 2 3 "] {
+            assert!(TextBudget::WHOLE.fits(text));
+            assert_eq!(TextBudget::WHOLE.head(text), text);
+            assert_eq!(TextBudget::WHOLE.tail(text), text);
+        }
+    }
+
+    #[test]
+    fn head_and_tail_fit_and_are_a_beginning_and_an_end() {
+        let spent = TextBudget { bytes: 0, tokens: 0 };
+        for text in samples() {
+            for budget in [spent, SMALL, TextBudget::WHOLE, TextBudget { bytes: 5_000, tokens: 100 }] {
+                let (head, tail) = (budget.head(&text), budget.tail(&text));
+                assert!(budget.fits(head) && text.starts_with(head), "head of {:?}", text.get(..9));
+                assert!(budget.fits(tail) && text.ends_with(tail), "tail of {:?}", text.get(..9));
+            }
+        }
+    }
+
+    #[test]
+    fn a_cut_takes_most_of_the_allowance_and_prefers_line_ends() {
+        let lines = "some words of a line\n".repeat(1_000);
+        let (head, tail) = (TextBudget::WHOLE.head(&lines), TextBudget::WHOLE.tail(&lines));
+        assert!(head.ends_with("line\n") && tail.starts_with("some"));
+        assert!(head.len() > 6_000 && tail.len() > 6_000, "{} and {}", head.len(), tail.len());
+        let one_line = format!("a\n{}", "b c ".repeat(9_000));
+        assert!(TextBudget::WHOLE.head(&one_line).len() > 4_000, "a line end far from the cut is not used");
+    }
+
+    #[test]
+    fn a_page_of_one_repeated_letter_holds_eleven_kib() {
+        let text = "x".repeat(200_000);
+        assert!(TextBudget::WHOLE.head(&text).len() >= 11 * 1024);
+        assert!(TextBudget::WHOLE.tail(&text).len() >= 11 * 1024);
+    }
+
+    #[test]
+    fn the_estimate_of_two_texts_bounds_that_of_both_together() {
+        for text in samples() {
+            let mut cut = text.len() / 3;
+            while !text.is_char_boundary(cut) {
+                cut += 1;
+            }
+            let (left, right) = text.split_at(cut);
+            assert!(tokens(&text) <= tokens(left) + tokens(right) + 1);
+            assert!(tokens(left) <= tokens(&text) + 1);
+        }
+    }
+
+    #[test]
+    fn allowances_are_spent_and_shared_without_going_below_zero() {
+        let left = SMALL.minus("twelve bytes");
+        assert_eq!(left.bytes, 28);
+        assert!(left.tokens < SMALL.tokens);
+        assert!(SMALL.minus(&"x ".repeat(100)).is_spent());
+        assert_eq!(SMALL.share(0), SMALL);
+        assert_eq!(SMALL.share(4), TextBudget { bytes: 10, tokens: 3 });
+        assert!(SMALL.share(128).is_spent());
+    }
+
+    #[test]
+    fn no_character_costs_nothing_for_ever_and_none_costs_more_than_its_bytes() {
+        for c in ('\u{0}'..='\u{3ffff}').step_by(61) {
+            let alone = tokens(c.encode_utf8(&mut [0; 4]));
+            assert!(alone >= 1 && alone <= c.len_utf8().max(1), "{c:?} costs {alone}");
+            assert!(tokens(&c.to_string().repeat(400)) >= 9, "400 of {c:?}");
+        }
     }
 }
