@@ -2,7 +2,13 @@
 //! It decodes, calls [`Commands`] and encodes; it decides nothing. Whoever can open the socket is the node's owner: the
 //! file mode is the only guard, and it suffices because the socket never leaves the machine.
 
+pub mod client;
+pub mod frame;
 pub mod protocol;
+pub mod server;
+pub mod socket;
+#[cfg(test)]
+mod tests;
 
 use std::{path::PathBuf, sync::Arc};
 
