@@ -72,6 +72,8 @@ pub struct CallContext {
     pub call_id: CallId,
     /// Cancelled when the caller gave up: stop within a second, keep what finished.
     pub cancel: CancellationToken,
+    /// Key of the conversation that asks ([`crate::ids::Conversation::key`]); none for a caller that named neither.
+    pub reader: Option<String>,
     /// Text the whole batch may give back.
     pub budget: TextBudget,
 }

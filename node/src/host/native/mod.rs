@@ -1,12 +1,16 @@
 //! The node's own session: tools with Pi's names and argument shapes, run by this process (design section 8).
 
+pub mod arguments;
 pub mod group;
+pub mod locks;
+pub mod seen;
 
 use std::path::PathBuf;
 
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
+use self::{locks::PathLocks, seen::SeenFiles};
 use crate::{
     budget::TextBudget,
     ids::{CallId, SessionId},
@@ -23,6 +27,12 @@ pub struct ToolEnv {
     pub home: PathBuf,
     /// Folder of this session's full-output files (`<CHAPPIE_HOME>/outputs/<session>/`); made on first use, mode 0700.
     pub outputs: PathBuf,
+    /// `CHAPPIE_HOME`: where changes of files are recorded until they are done.
+    pub node_home: PathBuf,
+    /// One for the whole node, whatever the session.
+    pub locks: PathLocks,
+    /// One for the whole node, whatever the session.
+    pub seen: SeenFiles,
 }
 
 /// One tool's run.
@@ -34,6 +44,8 @@ pub struct ToolContext {
     pub member: String,
     /// Fires when the caller gave up.
     pub cancel: CancellationToken,
+    /// Key of the conversation that asks ([`crate::ids::Conversation::key`]); none for a caller that named neither.
+    pub reader: Option<String>,
     /// Text this member may give back; the tool cuts its own output to it, with advice on how to read on.
     pub budget: TextBudget,
 }
