@@ -1,4 +1,5 @@
 //! What a node keeps on disk. The only place that names redb.
 
+pub mod blobs;
 pub mod disk;
 pub mod node;
