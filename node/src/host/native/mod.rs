@@ -3,6 +3,7 @@
 pub mod arguments;
 pub mod group;
 pub mod locks;
+pub mod paths;
 pub mod seen;
 
 use std::path::PathBuf;
