@@ -1,0 +1,136 @@
+//! The broker's errors: what was wanted, what was found, what to do next. Pure.
+
+use std::time::Duration;
+
+use super::{
+    command::TooLong,
+    limits::QUEUE_MAX,
+    receipts::{ReceiptKey, ReceiptStatus},
+    select::{Missing, Refusal},
+};
+use crate::ids::SessionId;
+
+pub use crate::storage::consensus::OpenError;
+
+/// Why there is no session for a request.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SelectError {
+    /// The named session did not come online in time.
+    #[error(
+        "session {session} is not online (waited {waited:?}); call `sessions` to see which are, then name one of those as sessionId"
+    )]
+    NotOnline {
+        /// As named.
+        session: SessionId,
+        /// How long it was waited for.
+        waited: Duration,
+    },
+    /// The conversation's default did not come online in time; it is never replaced.
+    #[error(
+        "this conversation's session {session} is not online (waited {waited:?}) and is not replaced by another one; start it again, or call `init` with the sessionId of a session that `sessions` lists"
+    )]
+    DefaultNotOnline {
+        /// The saved default.
+        session: SessionId,
+        /// How long it was waited for.
+        waited: Duration,
+    },
+    /// Every online session belongs to another conversation, or none is online.
+    #[error(
+        "no session is free: {online} online, each one another conversation's (waited {waited:?}); call `sessions` and pass one's sessionId to share it, or make one on a device with `chappie session new DIR`"
+    )]
+    NoneFree {
+        /// Sessions online.
+        online: usize,
+        /// How long it was waited for.
+        waited: Duration,
+    },
+    /// A failed selection of this conversation is still being taken back, because the store does not take writes.
+    #[error("this conversation's session is just being changed back after a failed `init`; repeat the request")]
+    Undecided,
+    /// `init` has nothing to bind to.
+    #[error(
+        "`init` needs a conversation to bind: the request carries no `openai/session` and no connection; leave `init` out and pass sessionId (see `sessions`) to each tool"
+    )]
+    InitWithoutConversation,
+    /// Neither conversation nor session.
+    #[error(
+        "which session? There is no default to go by; pass sessionId (call `sessions` for the list), or call `init` first"
+    )]
+    NoTarget,
+    /// Other requests kept changing the conversation's default.
+    #[error("other requests of this conversation keep changing its session; repeat the request once they are done")]
+    Contended,
+    /// The new default could not be recorded.
+    #[error(transparent)]
+    Propose(#[from] ProposeError),
+}
+
+/// Why a change is not known to be recorded.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProposeError {
+    /// Nothing was recorded and nothing was done.
+    #[error("not recorded, nothing was done ({0}); free space on the disk or mend it, then repeat the same request")]
+    NotWritten(String),
+    /// It may be recorded (F12). The same request again finds out: its identity decides.
+    #[error("unknown whether it was recorded ({0}); nothing was started; repeat the same request with the same ids")]
+    Unknown(String),
+    /// Too many changes wait.
+    #[error("{QUEUE_MAX} changes wait to be recorded; the disk is too slow or stuck: repeat the request later")]
+    Busy,
+    /// A table is full.
+    #[error(
+        "the table of {what} is full ({limit}); settle old ones with `chappie receipts`, or wait until they expire"
+    )]
+    Full {
+        /// Which.
+        what: &'static str,
+        /// Its size.
+        limit: usize,
+    },
+    /// A text does not fit.
+    #[error(transparent)]
+    TooLong(#[from] TooLong),
+    /// The node is stopping.
+    #[error("the node is stopping; repeat the request when it runs again")]
+    Stopped,
+}
+
+/// Why a person's word on a receipt was not taken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ResolveError {
+    /// No such receipt.
+    #[error("no receipt {0}; `chappie receipts` lists them")]
+    Unknown(ReceiptKey),
+    /// It needs no person.
+    #[error("receipt {key} is {status}; only an uncertain one can be settled by hand")]
+    NotUncertain {
+        /// Which.
+        key: ReceiptKey,
+        /// Where it stands.
+        status: ReceiptStatus,
+    },
+    /// It could not be recorded.
+    #[error(transparent)]
+    Propose(#[from] ProposeError),
+}
+
+impl Missing {
+    pub(super) fn into_error(self, waited: Duration) -> SelectError {
+        match self {
+            Self::Named(session) => SelectError::NotOnline { session, waited },
+            Self::SavedDefault(session) => SelectError::DefaultNotOnline { session, waited },
+            Self::Free { online } => SelectError::NoneFree { online, waited },
+            Self::Undo => SelectError::Undecided,
+        }
+    }
+}
+
+impl From<Refusal> for SelectError {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::InitWithoutConversation => Self::InitWithoutConversation,
+            Refusal::NoTarget => Self::NoTarget,
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Every number of the broker with its reason. Pure.
+
+/// Receipts kept at most (the guide: each state file retains at most 16,384 and then fails closed).
+pub const RECEIPTS_MAX: usize = 16_384;
+/// Encoded size of one receipt with its key (F26); what does not fit stays in the session node's journal.
+pub const RECEIPT_BYTES_MAX: usize = 1_536;
+/// How long a settled receipt is kept: 24 h (the guide). Uncertain and running ones stay until someone settles them.
+pub const RECEIPT_KEEP_MS: u64 = 24 * HOUR_MS;
+/// Room a receipt always leaves for the reason of an uncertain outcome, in bytes: a sentence.
+pub const REASON_BYTES_MAX: usize = 160;
+/// References one settlement may carry into the log. At 1.5 KiB a receipt holds fewer; this bounds the log entry.
+pub const SETTLED_RESOURCES_MAX: usize = 64;
+/// Characters of an `operationId` (behaviour 7.1).
+pub const OPERATION_ID_CHARS_MAX: usize = 128;
+
+/// Saved bindings at most (behaviour 13).
+pub const BINDINGS_MAX: usize = 16_384;
+/// An idle binding is ignored after 30 days (the guide).
+pub const BINDING_IDLE_MS: u64 = 30 * DAY_MS;
+/// A refreshed use is written at most once in this time; in memory it counts at once (behaviour 6.2).
+pub const TOUCH_EVERY_MS: u64 = DAY_MS;
+/// An idle binding leaves the state only here: the written use may be [`TOUCH_EVERY_MS`] older than the real one.
+pub const BINDING_PRUNE_MS: u64 = BINDING_IDLE_MS + TOUCH_EVERY_MS;
+/// After a touch that could not be written the next use within this time does not try again, so that a full disk is not
+/// asked once per call.
+pub const TOUCH_RETRY_MS: u64 = 60_000;
+
+/// Bytes of a conversation's id. ChatGPT's are about 40; a longer one is a mistake and would fill the state.
+pub const CONVERSATION_BYTES_MAX: usize = 256;
+/// Bytes of a session's id: ours are 36, agents' own ids may be longer.
+pub const SESSION_BYTES_MAX: usize = 96;
+/// Bytes of a call's or a late result's id.
+pub const CALL_BYTES_MAX: usize = 64;
+/// Encoded size of one binding at most: two ids, three stamps, a revision, lengths.
+pub const BINDING_BYTES_MAX: usize = CONVERSATION_BYTES_MAX + SESSION_BYTES_MAX + 48;
+
+/// Delivered late results remembered (behaviour 13). They leave when their owner confirmed deletion (F26); when full, the
+/// next delivery is not recorded and may come again, marked as such.
+pub const DELIVERED_MAX: usize = 4_096;
+/// Encoded size of one remembered delivery at most.
+pub const DELIVERED_BYTES_MAX: usize = CALL_BYTES_MAX + CONVERSATION_BYTES_MAX + 24;
+
+/// All of the above together (F26: 32 MiB, failing closed). Each table is capped by count and row size, so the sum is.
+pub const STATE_BYTES_MAX: usize = 32 << 20;
+const _: () = assert!(
+    RECEIPTS_MAX * RECEIPT_BYTES_MAX + BINDINGS_MAX * BINDING_BYTES_MAX + DELIVERED_MAX * DELIVERED_BYTES_MAX + 1_024
+        <= STATE_BYTES_MAX
+);
+
+/// Expired rows are looked for at most this often; looking walks both tables.
+pub const PRUNE_EVERY_MS: u64 = 10 * 60_000;
+
+/// Connections (stdio, 2025-11-25 MCP sessions) whose default is remembered. Twice the agents and clients of a large
+/// fleet; the least recently used is forgotten first.
+pub const CONNECTIONS_MAX: usize = 1_024;
+/// Participation windows at most. Each lives 20 s, so this is 200 first calls a second; the one that ends first goes.
+pub const WINDOWS_MAX: usize = 4_096;
+/// Sessions of one announcement that are taken in; a device with more is misconfigured.
+pub const SESSIONS_MAX: usize = 4_096;
+
+/// A wall clock that moved further than this between two readings jumped (F14).
+pub const JUMP_MS: u64 = HOUR_MS;
+
+/// Commands that may wait for the writer thread. It commits up to [`BATCH_MAX`] in a few milliseconds, and the doors
+/// admit 512 calls (behaviour 3.15), each with one command at a time; a full queue means a stuck disk.
+pub const QUEUE_MAX: usize = 1_024;
+/// Commands that share one fsync.
+pub const BATCH_MAX: usize = 256;
+/// Log entries kept before a snapshot replaces them: replaying these takes milliseconds at start.
+pub const SNAPSHOT_EVERY: u64 = 1_024;
+/// Back-off between attempts to reopen a store that failed (F25): first and longest.
+pub const REOPEN_MS: (u64, u64) = (100, 5_000);
+/// A bind that lost the compare-and-set selects again, at most this often: each loss means that somebody else's bind
+/// of the same conversation was kept.
+pub const BIND_ROUNDS_MAX: usize = 64;
+/// Rows of one import command; larger imports become several commands, so that no log entry is over about 200 KiB.
+pub const IMPORT_BATCH: usize = 128;
+/// The largest state file that `import-state` reads. The original caps its own at 32 MiB.
+pub const IMPORT_BYTES_MAX: usize = 64 << 20;
+
+const HOUR_MS: u64 = 3_600_000;
+const DAY_MS: u64 = 24 * HOUR_MS;

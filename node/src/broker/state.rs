@@ -1,0 +1,130 @@
+//! The replicated state and its encoding. Pure; changed only by [`super::apply::apply`].
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    limits::{BINDING_IDLE_MS, BINDING_PRUNE_MS},
+    receipts::{Receipt, ReceiptKey},
+};
+use crate::ids::{Millis, SessionId};
+
+/// First byte of an encoded state. Append-only: an old number keeps its meaning, and [`State::decode`] reads it.
+const STATE_VERSION: u8 = 2;
+
+/// A conversation's default session.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Binding {
+    /// The session.
+    pub session: SessionId,
+    /// Last use that was written; the real one may be up to a day later (touches are rare).
+    pub last_used: Millis,
+    /// From when its idle time counts: `last_used`, moved by clock jumps (F14).
+    pub idle_from: Millis,
+    /// Index of the command that made it; a rollback names it.
+    pub revision: u64,
+}
+
+impl Binding {
+    /// Whether it was idle for more than 30 days, given the last use in memory.
+    #[must_use]
+    pub fn expired(&self, seen: Option<Millis>, now: Millis) -> bool {
+        now.since(seen.map_or(self.idle_from, |seen| seen.max(self.idle_from))) > BINDING_IDLE_MS
+    }
+
+    /// Whether it may leave the state: what memory may know of its use is covered.
+    #[must_use]
+    pub(super) const fn prunable(&self, now: Millis) -> bool {
+        now.since(self.idle_from) > BINDING_PRUNE_MS
+    }
+}
+
+/// A late result that was written to its conversation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Delivered {
+    /// Key of the conversation.
+    pub conversation: String,
+    /// When it was recorded.
+    pub at: Millis,
+}
+
+/// Everything the log says.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct State {
+    /// Index of the last command applied; 0 before the first.
+    pub applied: u64,
+    /// Its stamp.
+    pub at: Millis,
+    /// When expired rows were last looked for.
+    pub pruned: Millis,
+    /// Chat id → default session.
+    pub bindings: BTreeMap<String, Binding>,
+    /// Receipts by key.
+    pub receipts: BTreeMap<ReceiptKey, Receipt>,
+    /// Late results that were delivered and whose owner still has them.
+    pub delivered: BTreeMap<String, Delivered>,
+}
+
+/// Why bytes are not a state.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// A version of a newer program, or nonsense.
+    #[error("the record has version {found}, this program knows up to {known}")]
+    Version {
+        /// First byte; `None` when there was none.
+        found: u8,
+        /// What this program writes.
+        known: u8,
+    },
+    /// The bytes do not decode.
+    #[error("the record is damaged: {0}")]
+    Damaged(String),
+}
+
+impl State {
+    /// The state as bytes: one version byte, then postcard. The same state gives the same bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        encode(STATE_VERSION, self)
+    }
+
+    /// The state of [`State::encode`].
+    ///
+    /// # Errors
+    /// [`DecodeError`].
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        decode(STATE_VERSION, bytes)
+    }
+
+    /// The state that a store of format 1 stands for: it kept plain strings, chat → session, without a time, so every
+    /// use counts from `now`, the moment of the upgrade.
+    #[must_use]
+    pub fn from_plain_bindings(bindings: impl IntoIterator<Item = (String, String)>, now: Millis) -> Self {
+        let bind = |(chat, session)| {
+            (chat, Binding { session: SessionId(session), last_used: now, idle_from: now, revision: 0 })
+        };
+        Self { at: now, pruned: now, bindings: bindings.into_iter().map(bind).collect(), ..Self::default() }
+    }
+}
+
+pub(super) fn encode<T: Serialize>(version: u8, value: &T) -> Vec<u8> {
+    postcard::to_extend(value, vec![version])
+        .unwrap_or_else(|error| unreachable!("our rows are plain data that postcard takes: {error}"))
+}
+
+pub(super) fn decode<T: for<'a> Deserialize<'a>>(known: u8, bytes: &[u8]) -> Result<T, DecodeError> {
+    match bytes {
+        [version, rest @ ..] if *version == known => {
+            let (value, rest) =
+                postcard::take_from_bytes(rest).map_err(|error| DecodeError::Damaged(error.to_string()))?;
+            if rest.is_empty() {
+                Ok(value)
+            } else {
+                Err(DecodeError::Damaged(format!("{} bytes too many", rest.len())))
+            }
+        }
+        [version, ..] => Err(DecodeError::Version { found: *version, known }),
+        [] => Err(DecodeError::Damaged("it is empty".into())),
+    }
+}
