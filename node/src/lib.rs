@@ -2,6 +2,7 @@
 
 pub mod broker;
 pub mod budget;
+pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod content;
@@ -11,4 +12,5 @@ pub mod host;
 pub mod ids;
 pub mod mcp;
 pub mod storage;
+pub mod telemetry;
 pub mod tools;

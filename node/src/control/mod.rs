@@ -17,8 +17,8 @@ use tokio::net::UnixStream;
 use crate::host::BoxFuture;
 
 pub use protocol::{
-    BrokerRow, CommandError, Finding, ImportRow, LogEntry, LogPage, LogQuery, PeerRow, QuorumRow, ReceiptReport,
-    ReceiptRow, Resolution, SessionNew, SessionRow, SessionStatus, StatusReport,
+    BrokerRow, CommandError, Finding, ImportRow, LOG_LIMIT_MAX, LogEntry, LogPage, LogQuery, PeerRow, QuorumRow,
+    ReceiptReport, ReceiptRow, Resolution, SessionNew, SessionRow, SessionStatus, StatusReport,
 };
 
 /// What a command gives, later.

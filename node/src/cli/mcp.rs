@@ -1,0 +1,175 @@
+//! `chappie mcp`: the stdio door. It carries bytes between standard input and output and a node, and ends with either
+//! side or with its parent. It reads no MCP itself; standard output carries nothing else.
+
+use std::{
+    io::{self, Read, Write},
+    net::Shutdown,
+    os::unix::net::UnixStream,
+    time::Duration,
+};
+
+use rustix::process::getppid;
+use tokio::{
+    sync::mpsc,
+    time::{sleep, timeout},
+};
+
+use super::{Context, Failure, node};
+use crate::control::client::Remote;
+
+/// After the end of the input, answers under way may still go out. A client that closed and waits for our end kills us
+/// after a few seconds; one that piped a script in reads on.
+const DRAIN_LIMIT: Duration = Duration::from_secs(3);
+/// How often the parent is looked at; a client that dies leaves the end of the input behind, so this is the second net.
+const PARENT_POLL: Duration = Duration::from_secs(1);
+/// Large enough for most messages at once; a picture takes several rounds.
+const CHUNK_BYTES: usize = 64 * 1024;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {}
+
+/// How a side ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// Standard input is at its end.
+    Input,
+    /// The node closed the stream.
+    Node,
+    /// Nobody reads standard output any more.
+    Output,
+}
+
+pub(super) async fn run(context: &Context, _args: Args) -> Result<(), Failure> {
+    match node::find(context).await? {
+        Some(remote) => through(&remote).await,
+        None => Err(node::none(context)),
+    }
+}
+
+async fn through(remote: &Remote) -> Result<(), Failure> {
+    carry(remote.open_mcp().await?).await
+}
+
+/// Carries bytes both ways until one side ends.
+async fn carry(stream: tokio::net::UnixStream) -> Result<(), Failure> {
+    let broken = |cause| Failure::Failed(format!("cannot reach the node: {cause}"));
+    let stream = stream.into_std().map_err(broken)?;
+    stream.set_nonblocking(false).map_err(broken)?;
+    let other = stream.try_clone().map_err(broken)?;
+    let (sender, mut ends) = mpsc::channel(2);
+    let input_ended = sender.clone();
+    // Threads and not tasks: blocking reads and writes are the fastest way through standard input and output, and they
+    // leave the flags of a terminal or pipe that others share alone.
+    std::thread::spawn(move || {
+        let end = copy_in(&mut io::stdin().lock(), &stream);
+        let _ = input_ended.blocking_send(end);
+    });
+    std::thread::spawn(move || {
+        let end = copy_out(&other, &mut io::stdout().lock());
+        let _ = sender.blocking_send(end);
+    });
+    let first = tokio::select! {
+        end = ends.recv() => end,
+        () = parent_gone() => return Ok(()),
+    };
+    let last = match first {
+        Some(End::Input) => {
+            timeout(DRAIN_LIMIT, ends.recv()).await.map_or(Some(End::Output), |end| end.map(|_| End::Output))
+        }
+        other => other,
+    };
+    match last {
+        Some(End::Node) => Err(Failure::Failed("the node closed the connection; is it still running?".to_owned())),
+        _ => Ok(()),
+    }
+}
+
+fn copy_in(input: &mut impl Read, node: &UnixStream) -> End {
+    let outcome = copy(input, &mut &*node);
+    let _ = node.shutdown(Shutdown::Write);
+    match outcome {
+        Copied::All | Copied::Unreadable => End::Input,
+        Copied::Unwritable => End::Node,
+    }
+}
+
+fn copy_out(node: &UnixStream, output: &mut impl Write) -> End {
+    match copy(&mut &*node, output) {
+        Copied::All | Copied::Unreadable => End::Node,
+        Copied::Unwritable => End::Output,
+    }
+}
+
+enum Copied {
+    All,
+    Unreadable,
+    Unwritable,
+}
+
+/// Unlike `io::copy` it hands every piece on at once and tells which side failed.
+fn copy(from: &mut impl Read, to: &mut impl Write) -> Copied {
+    let mut bytes = vec![0; CHUNK_BYTES];
+    loop {
+        match from.read(&mut bytes) {
+            Ok(0) => return Copied::All,
+            Ok(count) => {
+                if to.write_all(&bytes[..count]).and_then(|()| to.flush()).is_err() {
+                    return Copied::Unwritable;
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => return Copied::Unreadable,
+        }
+    }
+}
+
+/// Ends when the process that started us does. The parent-death signal is no use here: it fires when the *thread* ends
+/// that started us, and clients start servers from short-lived threads.
+async fn parent_gone() {
+    let Some(parent) = getppid() else {
+        return std::future::pending().await;
+    };
+    while getppid() == Some(parent) {
+        sleep(PARENT_POLL).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Closed;
+
+    impl Write for Closed {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::BrokenPipe.into())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn bytes_pass_unchanged_and_the_end_of_the_input_reaches_the_node() {
+        let (ours, mut node) = UnixStream::pair().unwrap();
+        let sent: Vec<u8> = (0..100_000u32).map(|n| (n % 251) as u8).collect();
+        let expected = sent.clone();
+        let reader = std::thread::spawn(move || {
+            let mut got = Vec::new();
+            node.read_to_end(&mut got).unwrap();
+            got
+        });
+        assert_eq!(copy_in(&mut sent.as_slice(), &ours), End::Input);
+        assert_eq!(reader.join().unwrap(), expected);
+    }
+
+    #[test]
+    fn it_is_told_which_side_ended() {
+        let (ours, node) = UnixStream::pair().unwrap();
+        (&node).write_all(b"x").unwrap();
+        assert_eq!(copy_out(&ours, &mut Closed), End::Output);
+        drop(node);
+        assert_eq!(copy_out(&ours, &mut Vec::new()), End::Node);
+        assert_eq!(copy_in(&mut b"y".as_slice(), &ours), End::Node);
+    }
+}

@@ -1,0 +1,33 @@
+//! `chappie sessions`: the list.
+
+use serde_json::json;
+
+use super::{Context, Failure, node, print};
+use crate::{control::SessionRow, host::HostKind};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) async fn run(context: &Context, args: &Args) -> Result<(), Failure> {
+    let rows = node::ask(context, async |commands| Ok(commands.sessions().await?)).await?;
+    if args.json { print::json(&json!({ "sessions": rows })) } else { table(&rows) }
+}
+
+/// The rows for people.
+pub(super) fn table(rows: &[SessionRow]) -> Result<(), Failure> {
+    let cells = |row: &SessionRow| {
+        let host = match row.host {
+            HostKind::Native => "native",
+        };
+        let name = row.name.clone().unwrap_or_else(|| "-".to_owned());
+        let status = row.status.as_str().to_owned();
+        vec![row.id.clone(), name, host.to_owned(), status, row.binding_count.to_string(), row.cwd.clone()]
+    };
+    let rows: Vec<Vec<String>> = rows.iter().map(cells).collect();
+    let heading = ["ID", "NAME", "HOST", "STATUS", "CHATS", "FOLDER"];
+    print::table(&heading, &rows, "no sessions; open one with `chappie session new DIR`")
+}
