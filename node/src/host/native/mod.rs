@@ -5,6 +5,7 @@ pub mod group;
 pub mod locks;
 pub mod paths;
 pub mod seen;
+pub mod stage;
 
 use std::path::PathBuf;
 
