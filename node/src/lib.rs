@@ -11,6 +11,7 @@ pub mod doors;
 pub mod host;
 pub mod ids;
 pub mod mcp;
+pub mod sessions;
 pub mod storage;
 pub mod telemetry;
 pub mod tools;

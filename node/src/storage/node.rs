@@ -10,10 +10,12 @@ mod writer;
 
 use std::{
     path::{Path, PathBuf},
+    pin::Pin,
     sync::{
         Arc, RwLock,
         mpsc::{SyncSender, TrySendError, sync_channel},
     },
+    task::{Context, Poll},
     time::Duration,
 };
 
@@ -101,6 +103,21 @@ pub enum StoreError {
 
 type Done = oneshot::Sender<Result<(), StoreError>>;
 
+/// A write in its place; resolves once it is on disk. Dropping it does not take the write back.
+#[must_use = "a write that nobody waits for may fail unnoticed"]
+pub struct Written(Result<oneshot::Receiver<Result<(), StoreError>>, StoreError>);
+
+impl Future for Written {
+    type Output = Result<(), StoreError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut self.0 {
+            Err(error) => Poll::Ready(Err(error.clone())),
+            Ok(answer) => Pin::new(answer).poll(context).map(|done| done.unwrap_or(Err(StoreError::Stopped))),
+        }
+    }
+}
+
 /// Work for the writer thread.
 enum Job {
     /// Commit now, then answer.
@@ -140,12 +157,13 @@ impl NodeStore {
         Ok(Self { jobs, database: shared })
     }
 
-    /// Writes `changes` and returns once they are on disk.
+    /// Writes `changes` and resolves once they are on disk. They take their place in the order of writes now, not when
+    /// the future is first polled; dropping the future does not take them back.
     ///
     /// # Errors
     /// [`StoreError::Write`]: none of them is kept. [`StoreError::Busy`], [`StoreError::Stopped`]: not attempted.
-    pub async fn durable(&self, changes: Vec<Change>) -> Result<(), StoreError> {
-        self.ask(|done| Job::Durable(changes, done)).await
+    pub fn durable(&self, changes: Vec<Change>) -> Written {
+        self.ask(|done| Job::Durable(changes, done))
     }
 
     /// Writes `changes` soon. What is lost when the machine or the process dies within [`LAZY_MAX`] must be something
@@ -160,25 +178,25 @@ impl NodeStore {
     ///
     /// # Errors
     /// As [`NodeStore::durable`].
-    pub async fn flush(&self) -> Result<(), StoreError> {
-        self.ask(Job::Flush).await
+    pub fn flush(&self) -> Written {
+        self.ask(Job::Flush)
     }
 
     /// Commits everything and ends the writer.
     ///
     /// # Errors
     /// As [`NodeStore::durable`].
-    pub async fn stop(&self) -> Result<(), StoreError> {
-        self.ask(Job::Stop).await
+    pub fn stop(&self) -> Written {
+        self.ask(Job::Stop)
     }
 
-    async fn ask(&self, job: impl FnOnce(Done) -> Job) -> Result<(), StoreError> {
+    fn ask(&self, job: impl FnOnce(Done) -> Job) -> Written {
         let (done, answer) = oneshot::channel();
-        self.jobs.try_send(job(done)).map_err(|error| match error {
-            TrySendError::Full(_) => StoreError::Busy,
-            TrySendError::Disconnected(_) => StoreError::Stopped,
-        })?;
-        answer.await.unwrap_or(Err(StoreError::Stopped))
+        Written(match self.jobs.try_send(job(done)) {
+            Ok(()) => Ok(answer),
+            Err(TrySendError::Full(_)) => Err(StoreError::Busy),
+            Err(TrySendError::Disconnected(_)) => Err(StoreError::Stopped),
+        })
     }
 
     /// The committed value of `key`.

@@ -54,6 +54,14 @@ impl Key {
         Self::of(b'o', id.as_str())
     }
 
+    /// An image that a session showed.
+    #[must_use]
+    pub fn image(id: &SessionId, sha256: &str) -> Self {
+        let mut key = Self::of(b'm', id.as_str());
+        key.0.extend_from_slice(sha256.as_bytes());
+        key
+    }
+
     /// What the journal knows of a receipt key.
     #[must_use]
     pub fn receipt(key: &str) -> Self {

@@ -1,0 +1,327 @@
+//! Every operation of this node from acceptance to delivery: the one owner of runs, of the journal's rows, and of the
+//! results that missed their response. Effects only; what a row becomes is decided in `journal`.
+
+mod handle;
+mod late;
+mod settle;
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use tokio::sync::watch;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::{
+    entry::Body,
+    history::History,
+    journal::{JournalRow, Outcome, REQUEST_KEPT_MS, ReceiptClaim, ReceiptRow, RowState},
+    riders::Riders,
+};
+use crate::{
+    broker::Broker,
+    budget::TextBudget,
+    clock,
+    content::ToolCall,
+    ids::{CallId, Conversation, Millis, SessionId},
+    storage::node::{Change, Key, NodeStore, StoreError},
+};
+
+pub use handle::RunHandle;
+pub use late::LateResult;
+
+/// What a door asks a session to do.
+#[derive(Clone, Debug)]
+pub struct Operation {
+    /// Its identity.
+    pub call_id: CallId,
+    /// Who asks.
+    pub conversation: Option<Conversation>,
+    /// The host's request id, for labels.
+    pub request_id: Option<String>,
+    /// Identity by host request, see [`super::request_identity`].
+    pub request_key: Option<String>,
+    /// The receipt, when there is one.
+    pub receipt: Option<ReceiptClaim>,
+    /// The work.
+    pub work: Work,
+    /// Text the results may hold.
+    pub budget: TextBudget,
+}
+
+/// The work of an operation.
+#[derive(Clone, Debug)]
+pub enum Work {
+    /// One native batch.
+    Call(Vec<ToolCall>),
+    /// An assistant message.
+    Chat(String),
+}
+
+impl Work {
+    /// What people call it.
+    #[must_use]
+    pub fn label(&self) -> String {
+        match self {
+            Self::Chat(_) => "chat".into(),
+            Self::Call(calls) => {
+                let names: Vec<&str> = calls.iter().take(4).map(|call| call.name.as_str()).collect();
+                let more = if calls.len() > names.len() { ", …" } else { "" };
+                format!("{}{more}", names.join(", "))
+            }
+        }
+    }
+}
+
+/// How far a run is.
+#[derive(Clone, Debug)]
+pub enum Progress {
+    /// Behind others of its session.
+    Queued,
+    /// At the host.
+    Running,
+    /// It ran; its outcome is in the journal, unless it only read.
+    Finished(Arc<Outcome>),
+    /// It never ran and never will under this identity; nothing was changed.
+    NeverRan(String),
+}
+
+/// A run in memory.
+struct Run {
+    row: JournalRow,
+    progress: watch::Sender<Progress>,
+    cancel: CancellationToken,
+    /// Why it was cancelled, once it was.
+    reason: Option<String>,
+    /// Nobody waits for it any more: its outcome becomes a late result.
+    detached: bool,
+    /// Whether the journal has its row.
+    journaled: bool,
+}
+
+#[derive(Default)]
+struct Inner {
+    runs: HashMap<CallId, Run>,
+    late: Riders<CallId, late::Waiting>,
+    /// Late results whose payload is still in the journal.
+    whole: BTreeSet<CallId>,
+    /// Which operation a host's request made, and when.
+    requests: HashMap<String, (CallId, Millis)>,
+}
+
+/// Handle to the node's operations.
+pub struct Operations {
+    store: NodeStore,
+    broker: Broker,
+    inner: Mutex<Inner>,
+    tasks: TaskTracker,
+    stopping: CancellationToken,
+}
+
+impl Operations {
+    /// An owner without runs; [`super::Sessions::open`] recovers what the journal holds.
+    #[must_use]
+    pub fn new(store: NodeStore, broker: Broker, stopping: CancellationToken) -> Arc<Self> {
+        Arc::new(Self { store, broker, inner: Mutex::default(), tasks: TaskTracker::new(), stopping })
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes an operation in. Nothing is on disk yet: until the host starts it is only queued (F2).
+    #[must_use]
+    pub fn begin(self: &Arc<Self>, operation: &Operation, session: &SessionId, cwd: PathBuf) -> RunHandle {
+        let row = JournalRow {
+            call_id: operation.call_id.clone(),
+            session: session.clone(),
+            cwd,
+            conversation: operation.conversation.clone(),
+            request_id: operation.request_id.clone(),
+            request_key: operation.request_key.clone(),
+            receipt: operation.receipt.clone(),
+            label: operation.work.label(),
+            accepted: clock::now(),
+            state: RowState::Running,
+            settled: operation.receipt.is_none(),
+            delivered: false,
+            offered: 0,
+        };
+        let progress = watch::Sender::new(Progress::Queued);
+        let cancel = CancellationToken::new();
+        let handle = RunHandle::new(Arc::clone(self), operation.call_id.clone(), progress.subscribe());
+        let run = Run { row, progress, cancel, reason: None, detached: false, journaled: false };
+        let mut inner = self.inner();
+        if let Some(key) = &operation.request_key {
+            let now = clock::now();
+            inner.requests.retain(|_, (_, at)| now.since(*at) < REQUEST_KEPT_MS);
+            inner.requests.insert(key.clone(), (operation.call_id.clone(), now));
+        }
+        inner.runs.insert(operation.call_id.clone(), run);
+        handle
+    }
+
+    /// The operation that the same host request made within the last hour.
+    #[must_use]
+    pub fn by_request(&self, key: &str) -> Option<CallId> {
+        let now = clock::now();
+        let inner = self.inner();
+        let (call_id, at) = inner.requests.get(key)?;
+        (now.since(*at) < REQUEST_KEPT_MS).then(|| call_id.clone())
+    }
+
+    /// How far an operation is, while it is in memory.
+    #[must_use]
+    pub fn progress(&self, call_id: &CallId) -> Option<watch::Receiver<Progress>> {
+        self.inner().runs.get(call_id).map(|run| run.progress.subscribe())
+    }
+
+    /// Asks for the end of an operation. Queued: it never runs. Running: its host stops within a second and what
+    /// finished becomes a late result. Idempotent; the first reason stays.
+    pub fn cancel(&self, call_id: &CallId, reason: &str) {
+        if let Some(run) = self.inner().runs.get_mut(call_id) {
+            run.reason.get_or_insert_with(|| reason.to_owned());
+            run.detached = true;
+            run.cancel.cancel();
+        }
+    }
+
+    /// Cancels everything of one session.
+    pub(super) fn cancel_session(&self, session: &SessionId, reason: &str) {
+        for run in self.inner().runs.values_mut().filter(|run| run.row.session == *session) {
+            run.reason.get_or_insert_with(|| reason.to_owned());
+            run.cancel.cancel();
+        }
+    }
+
+    /// Takes back what a journal row says about its host request, after a restart.
+    pub(super) fn remember(&self, row: &JournalRow) {
+        if let Some(key) = &row.request_key {
+            self.inner().requests.insert(key.clone(), (row.call_id.clone(), row.accepted));
+        }
+    }
+
+    /// The cancellation token of a run.
+    pub(super) fn cancellation(&self, call_id: &CallId) -> Option<CancellationToken> {
+        self.inner().runs.get(call_id).map(|run| run.cancel.clone())
+    }
+
+    pub(super) fn cancel_reason(&self, call_id: &CallId) -> Option<String> {
+        self.inner().runs.get(call_id).and_then(|run| run.reason.clone())
+    }
+
+    /// Writes `accepted+running` with the entry that asks for it, durably unless the batch only reads, and reports that
+    /// the host may start.
+    ///
+    /// # Errors
+    /// The store's; nothing may run then.
+    pub(super) async fn start(
+        &self,
+        call_id: &CallId,
+        history: &History,
+        body: Body,
+        journaled: bool,
+    ) -> Result<(), StoreError> {
+        let mut changes = Vec::new();
+        {
+            let mut inner = self.inner();
+            let Some(run) = inner.runs.get_mut(call_id) else { return Err(StoreError::Stopped) };
+            run.journaled = journaled;
+            run.progress.send_replace(Progress::Running);
+            if journaled {
+                changes.push(Change::set(Key::journal(call_id), &run.row));
+                if let Some(claim) = &run.row.receipt {
+                    let ran = ReceiptRow::Ran(call_id.clone(), claim.attempt);
+                    changes.push(Change::set(Key::receipt(&claim.key.0), &ran));
+                }
+            }
+        }
+        if journaled {
+            history.append(vec![body], changes).1.await
+        } else {
+            history.append_lazily(vec![body], changes);
+            Ok(())
+        }
+    }
+
+    /// Writes the outcome with its history entries, durably unless the batch only read; then settles the receipt and
+    /// tells whoever waits. An outcome that the disk refuses is still told, with a word on that.
+    pub(super) async fn finish(
+        self: &Arc<Self>,
+        call_id: &CallId,
+        history: &History,
+        bodies: Vec<Body>,
+        mut outcome: Outcome,
+    ) {
+        let (changes, journaled) = {
+            let mut inner = self.inner();
+            let Some(run) = inner.runs.get_mut(call_id) else { return };
+            run.row.state = RowState::Finished(clock::now());
+            let rows = vec![Change::set(Key::journal(call_id), &run.row), Change::set(Key::outcome(call_id), &outcome)];
+            (if run.journaled { rows } else { Vec::new() }, run.journaled)
+        };
+        if journaled {
+            if let Err(error) = history.append(bodies, changes).1.await {
+                tracing::error!(%error, call = %call_id, "an outcome is not on disk");
+                outcome.error.get_or_insert(format!("it ran, but its outcome could not be recorded: {error}"));
+            }
+        } else {
+            history.append_lazily(bodies, changes);
+        }
+        self.settle_first(call_id).await;
+        self.complete(call_id, Progress::Finished(Arc::new(outcome)));
+    }
+
+    /// Ends an operation that never ran.
+    pub(super) async fn refuse(self: &Arc<Self>, call_id: &CallId, reason: String) {
+        self.never_run(call_id).await;
+        self.complete(call_id, Progress::NeverRan(reason));
+    }
+
+    fn complete(self: &Arc<Self>, call_id: &CallId, progress: Progress) {
+        let finished = matches!(progress, Progress::Finished(_));
+        let mut inner = self.inner();
+        let Some(run) = inner.runs.get_mut(call_id) else { return };
+        run.progress.send_replace(progress);
+        if run.detached {
+            let run = inner.runs.remove(call_id);
+            drop(inner);
+            if let (Some(run), true) = (run, finished) {
+                self.keep_late(run);
+            }
+        }
+    }
+
+    /// Nobody waits for the response of `call_id` any more: its outcome becomes a late result, now or when it is there.
+    fn detach(self: &Arc<Self>, call_id: &CallId) {
+        let mut inner = self.inner();
+        let Some(run) = inner.runs.get_mut(call_id) else { return };
+        run.detached = true;
+        let progress = run.progress.borrow().clone();
+        if matches!(progress, Progress::Finished(_) | Progress::NeverRan(_)) {
+            let run = inner.runs.remove(call_id);
+            drop(inner);
+            if let (Some(run), Progress::Finished(_)) = (run, progress) {
+                self.keep_late(run);
+            }
+        }
+    }
+
+    /// The response with the outcome of `call_id` was written.
+    fn delivered(&self, call_id: &CallId) {
+        let Some(mut run) = self.inner().runs.remove(call_id) else { return };
+        if run.journaled {
+            run.row.delivered = true;
+            // Lazy: a crash before it is on disk delivers the outcome again, marked `redelivered` (F7).
+            self.store.lazy(vec![Change::set(Key::journal(call_id), &run.row), Change::remove(Key::outcome(call_id))]);
+        }
+    }
+
+    /// Waits for deliveries and settlements under way.
+    pub async fn stopped(&self) {
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+}

@@ -1,0 +1,212 @@
+//! Late results: outcomes that missed their response. Payloads stay in the journal; which ones were delivered is the
+//! broker's to know (design section 5).
+
+use std::{path::PathBuf, sync::Arc};
+
+use super::{Operations, Progress, Run};
+use crate::{
+    ids::{CallId, Conversation, SessionId},
+    sessions::journal::{JournalRow, Outcome, RowState},
+    storage::node::{Change, Key, StoreError, Written},
+};
+
+/// Late results a node keeps whole (F26). Beyond it the oldest shrink to a stub that points to history.
+const WHOLE_MAX: usize = 2_048;
+/// Late results a node keeps at all, stubs included; a stub is a few hundred bytes. Beyond it the oldest go.
+const KEPT_MAX: usize = 8_192;
+/// Late results one response looks at; its text budget fits fewer.
+const CLAIM_MAX: usize = 8;
+
+/// What is in memory of a late result.
+#[derive(Clone, Debug)]
+pub(super) struct Waiting {
+    row: JournalRow,
+}
+
+/// A late result on its way into a response.
+#[derive(Clone, Debug)]
+pub struct LateResult {
+    /// The operation.
+    pub call_id: CallId,
+    /// The host's request id.
+    pub request_id: Option<String>,
+    /// Where it ran.
+    pub session: SessionId,
+    /// That session's folder then.
+    pub cwd: PathBuf,
+    /// `None` when only history still has it.
+    pub outcome: Option<Outcome>,
+    /// An earlier response may have carried it.
+    pub redelivered: bool,
+}
+
+impl Operations {
+    /// Makes a run's outcome a late result of its conversation. A caller without one finds it in history only.
+    pub(super) fn keep_late(self: &Arc<Self>, run: Run) {
+        if run.row.conversation.is_none() {
+            return;
+        }
+        if !run.journaled
+            && let Progress::Finished(outcome) = &*run.progress.borrow()
+        {
+            // A reading batch gets its row only now that somebody will ask for it.
+            self.store.lazy(vec![
+                Change::set(Key::journal(&run.row.call_id), &run.row),
+                Change::set(Key::outcome(&run.row.call_id), outcome.as_ref()),
+            ]);
+        }
+        self.insert_late(run.row);
+    }
+
+    /// Takes in a row whose outcome is in the journal.
+    pub(in crate::sessions) fn insert_late(&self, row: JournalRow) {
+        let mut inner = self.inner();
+        inner.late.insert(row.call_id.clone(), Waiting { row: row.clone() }, row.offered);
+        inner.whole.insert(row.call_id);
+        if inner.whole.len() > WHOLE_MAX
+            && let Some(oldest) = inner.whole.pop_first()
+        {
+            self.store.lazy(vec![Change::remove(Key::outcome(&oldest))]);
+        }
+        let over = inner.late.len().saturating_sub(KEPT_MAX);
+        let dropped: Vec<_> = (0..over).filter_map(|_| inner.late.pop_oldest()).collect();
+        drop(inner);
+        for (call_id, mut waiting) in dropped {
+            waiting.row.delivered = true;
+            tracing::warn!(call = %call_id, "a late result was given up: too many wait");
+            self.store
+                .lazy(vec![Change::set(Key::journal(&call_id), &waiting.row), Change::remove(Key::outcome(&call_id))]);
+        }
+    }
+
+    /// Whether a late result waits for this conversation.
+    #[must_use]
+    pub fn has_late(&self, conversation: &Conversation) -> bool {
+        self.inner().late.any(|waiting| waiting.row.conversation.as_ref() == Some(conversation))
+    }
+
+    /// Claims what waits for `conversation`, oldest first, for the response of `by`.
+    ///
+    /// # Errors
+    /// The store's; nothing stays claimed then.
+    pub async fn claim_late(&self, by: &CallId, conversation: &Conversation) -> Result<Vec<LateResult>, StoreError> {
+        if !self.has_late(conversation) {
+            return Ok(Vec::new());
+        }
+        let mut claimed = self
+            .inner()
+            .late
+            .claim(by, CLAIM_MAX, |_, waiting| waiting.row.conversation.as_ref() == Some(conversation));
+        let ids: Vec<String> = claimed.iter().map(|claim| claim.key.0.clone()).collect();
+        let open = self.broker.undelivered(conversation, &ids);
+        let done: Vec<CallId> =
+            claimed.iter().filter(|claim| !open.contains(&claim.key.0)).map(|claim| claim.key.clone()).collect();
+        claimed.retain(|claim| open.contains(&claim.key.0));
+        let gone = {
+            let mut inner = self.inner();
+            done.iter().filter_map(|call_id| inner.late.remove(call_id)).collect()
+        };
+        self.drop_payloads(gone).await?;
+        let results = self.store.flush().await.and_then(|()| {
+            claimed
+                .into_iter()
+                .map(|claim| {
+                    let outcome = self.store.read::<Outcome>(&Key::outcome(&claim.key))?;
+                    let row = claim.item.row;
+                    Ok(LateResult {
+                        call_id: claim.key,
+                        request_id: row.request_id,
+                        session: row.session,
+                        cwd: row.cwd,
+                        outcome,
+                        redelivered: claim.offered > 1,
+                    })
+                })
+                .collect()
+        });
+        if results.is_err() {
+            self.inner().late.release(by);
+        }
+        results
+    }
+
+    /// A claimed result found no room in this response.
+    pub fn put_back_late(&self, call_id: &CallId) {
+        self.inner().late.put_back(call_id);
+    }
+
+    /// Writes down that `ids` are about to be offered, so that a crash between write and acknowledgement shows (F7).
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn offering(&self, ids: &[CallId], mut changes: Vec<Change>) -> Result<(), StoreError> {
+        for call_id in ids {
+            let row: Option<JournalRow> = self.store.read(&Key::journal(call_id))?;
+            if let Some(mut row) = row {
+                row.offered += 1;
+                changes.push(Change::set(Key::journal(call_id), &row));
+            }
+        }
+        if changes.is_empty() { Ok(()) } else { self.store.durable(changes).await }
+    }
+
+    /// The response of `by` was not written: what it claimed waits again.
+    pub fn release_late(&self, by: &CallId) {
+        self.inner().late.release(by);
+    }
+
+    /// The response of `by` was written: the broker learns it, then the payloads go.
+    pub fn confirm_late(self: &Arc<Self>, by: &CallId, conversation: &Conversation) {
+        let rows: Vec<Waiting> = {
+            let mut inner = self.inner();
+            let mine = inner.late.confirm(by);
+            mine.iter().for_each(|(call_id, _)| {
+                inner.whole.remove(call_id);
+            });
+            mine.into_iter().map(|(_, waiting)| waiting).collect()
+        };
+        if rows.is_empty() {
+            return;
+        }
+        let (this, conversation) = (Arc::clone(self), conversation.clone());
+        self.tasks.spawn(async move {
+            let ids: Vec<String> = rows.iter().map(|waiting| waiting.row.call_id.0.clone()).collect();
+            if let Err(error) = this.broker.delivered(&conversation, ids.clone()).await {
+                // The journal keeps them as offered: a restart delivers them again, marked.
+                tracing::warn!(%error, "delivered late results could not be recorded");
+                return;
+            }
+            let gone = this.drop_payloads(rows);
+            if gone.await.is_ok()
+                && let Err(error) = this.broker.forget_delivered(ids).await
+            {
+                tracing::debug!(%error, "delivered ids stay until the next delivery");
+            }
+        });
+    }
+
+    fn drop_payloads(&self, gone: Vec<Waiting>) -> Written {
+        let changes = gone
+            .into_iter()
+            .flat_map(|mut waiting| {
+                waiting.row.delivered = true;
+                let call_id = waiting.row.call_id.clone();
+                [Change::set(Key::journal(&call_id), &waiting.row), Change::remove(Key::outcome(&call_id))]
+            })
+            .collect();
+        self.store.durable(changes)
+    }
+
+    /// A row that a restart found running: interrupted, and late when somebody can still hear of it.
+    pub(in crate::sessions) fn interrupt(
+        &self,
+        mut row: JournalRow,
+        at: crate::ids::Millis,
+    ) -> (JournalRow, Vec<Change>) {
+        row.state = RowState::Interrupted(at);
+        let outcome = Outcome { results: Vec::new(), error: Some(crate::sessions::journal::interrupted(&row.label)) };
+        let changes =
+            vec![Change::set(Key::journal(&row.call_id), &row), Change::set(Key::outcome(&row.call_id), &outcome)];
+        (row, changes)
+    }
+}

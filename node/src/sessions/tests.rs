@@ -1,0 +1,377 @@
+//! A real store and broker around a scripted host.
+
+use std::{
+    sync::{
+        Mutex as StdMutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use super::*;
+use crate::{
+    broker::{ReceiptKind, ReceiptScope, ReceiptStatus, Reserve, Reserved, Settings, receipt_key},
+    budget::TextBudget,
+    content::{Block, JsonObject, ToolCall, ToolResult},
+    host::{BoxFuture, CallContext, HostError, HostKind, Inspection},
+    ids::{CallId, Millis},
+    sessions::history::Range,
+};
+
+/// Runs `note` (at once), `read` (at once, reads only) and `hang` (until cancelled).
+#[derive(Default)]
+struct Script {
+    ran: StdMutex<Vec<String>>,
+    running: AtomicUsize,
+}
+
+struct ScriptHost(Arc<Script>);
+
+impl Host for ScriptHost {
+    fn kind(&self) -> HostKind {
+        HostKind::Native
+    }
+
+    fn inspect(&self) -> BoxFuture<'_, Result<Inspection, HostError>> {
+        Box::pin(async { Ok(Inspection::default()) })
+    }
+
+    fn call(self: Arc<Self>, calls: Vec<ToolCall>, context: CallContext) -> BoxFuture<'static, Vec<ToolResult>> {
+        Box::pin(async move {
+            let mut results = Vec::new();
+            for call in calls {
+                self.0.ran.lock().unwrap().push(call.id.clone());
+                self.0.running.fetch_add(1, Ordering::SeqCst);
+                if call.name == "hang" {
+                    context.cancel.cancelled().await;
+                }
+                results.push(ToolResult {
+                    id: call.id,
+                    name: call.name,
+                    is_error: context.cancel.is_cancelled(),
+                    content: vec![Block::text("done")],
+                    details: None,
+                });
+            }
+            results
+        })
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {})
+    }
+
+    fn reads_only(&self, calls: &[ToolCall]) -> bool {
+        calls.iter().all(|call| call.name == "read")
+    }
+}
+
+struct World {
+    home: tempfile::TempDir,
+    script: Arc<Script>,
+    store: NodeStore,
+    broker: Broker,
+    sessions: Arc<Sessions>,
+}
+
+const CHAT: &str = "v1/chat";
+
+fn chat() -> Conversation {
+    Conversation::Chat(CHAT.into())
+}
+
+async fn open(home: tempfile::TempDir) -> World {
+    let script = Arc::new(Script::default());
+    let settings = Settings { cooldown: Duration::from_secs(20), offline_wait: Duration::from_secs(5) };
+    let (store, broker) = loop {
+        // The threads of a world that was just dropped may still hold the files.
+        match (NodeStore::open(home.path()), Broker::open(home.path(), Settings { ..settings })) {
+            (Ok(store), Ok(broker)) => break (store, broker),
+            _ => tokio::task::yield_now().await,
+        }
+    };
+    let host = Arc::clone(&script);
+    let factory: HostFactory = Arc::new(move |_| Arc::new(ScriptHost(Arc::clone(&host))));
+    let sessions =
+        Sessions::open(home.path(), store.clone(), broker.clone(), factory, CancellationToken::new()).await.unwrap();
+    World { home, script, store, broker, sessions }
+}
+
+async fn world() -> (World, Arc<Session>) {
+    let world = open(tempfile::tempdir().unwrap()).await;
+    let session = world.sessions.create(world.home.path(), None).await.unwrap();
+    (world, session)
+}
+
+/// Ends the world as kill -9 does: nothing is stopped, only what is on disk counts.
+async fn crash(world: World) -> World {
+    world.store.flush().await.unwrap();
+    let copy = tempfile::tempdir().unwrap();
+    for file in ["node.redb", "consensus.redb"] {
+        std::fs::copy(world.home.path().join(file), copy.path().join(file)).unwrap();
+    }
+    open(copy).await
+}
+
+fn work(name: &str, id: &str) -> Operation {
+    let call = ToolCall { id: format!("chappie-{id}"), name: name.into(), arguments: JsonObject::new() };
+    Operation {
+        call_id: CallId::from(id),
+        conversation: Some(chat()),
+        request_id: None,
+        request_key: None,
+        receipt: None,
+        work: Work::Call(vec![call]),
+        budget: TextBudget::WHOLE,
+    }
+}
+
+async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let wait = async {
+        while !holds() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), wait).await.unwrap_or_else(|_| panic!("never: {what}"));
+}
+
+async fn history(session: &Session) -> Vec<String> {
+    let page = session.page(&Range { limit: 200, before: None, after: None }).await.unwrap();
+    page.entries
+        .iter()
+        .map(|entry| match &entry.body {
+            Body::User { .. } => "user".to_owned(),
+            Body::Assistant { calls, .. } => format!("asks {}", calls.first().map_or("chat", |call| &call.name)),
+            Body::ToolResult { result, .. } => format!("result {}", result.id),
+            Body::Notice { event, .. } => format!("{event:?}"),
+        })
+        .collect()
+}
+
+async fn reserve(world: &World, session: &Session, operation: &str, call: &str) -> ReceiptClaim {
+    let conversation = chat();
+    let key = receipt_key(ReceiptScope::Conversation(&conversation), ReceiptKind::Call, operation);
+    let reserve = Reserve {
+        key: key.clone(),
+        signature: "same".into(),
+        operation_id: operation.into(),
+        conversation: Some(chat()),
+        session: session.record().id.clone(),
+        cwd: session.record().cwd.clone(),
+        kind: ReceiptKind::Call,
+        call_id: CallId::from(call),
+    };
+    match world.broker.reserve(reserve).await.unwrap() {
+        Reserved::Fresh { attempt } => ReceiptClaim { key, attempt },
+        other => panic!("expected a fresh receipt, found {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn operations_of_one_session_run_in_order_and_are_in_history() {
+    let (world, session) = world().await;
+    let mut runs: Vec<_> = ["1", "2", "3"].iter().map(|id| session.submit(work("note", id)).unwrap()).collect();
+    for run in &mut runs {
+        assert!(matches!(run.done().await, Progress::Finished(_)));
+    }
+    assert_eq!(*world.script.ran.lock().unwrap(), ["chappie-1", "chappie-2", "chappie-3"]);
+    let expected = ["asks note", "result chappie-1", "asks note", "result chappie-2", "asks note", "result chappie-3"];
+    assert_eq!(history(&session).await, expected);
+}
+
+#[tokio::test]
+async fn f2_acceptance_is_on_disk_before_the_host_starts_and_reading_leaves_no_row() {
+    let (world, session) = world().await;
+    let mut run = session.submit(work("hang", "1")).unwrap();
+    until("the host runs", || world.script.running.load(Ordering::SeqCst) == 1).await;
+    let row: JournalRow = world.store.read(&Key::journal(&CallId::from("1"))).unwrap().unwrap();
+    assert_eq!(row.state, RowState::Running);
+    run.cancel("test");
+    run.done().await;
+    let mut run = session.submit(work("read", "2")).unwrap();
+    assert!(matches!(run.done().await, Progress::Finished(_)));
+    run.delivered();
+    world.store.flush().await.unwrap();
+    assert_eq!(world.store.read::<JournalRow>(&Key::journal(&CallId::from("2"))).unwrap(), None);
+}
+
+#[tokio::test]
+async fn f4_a_queued_operation_that_is_cancelled_never_runs() {
+    let (world, session) = world().await;
+    let first = session.submit(work("hang", "1")).unwrap();
+    let mut second = session.submit(work("note", "2")).unwrap();
+    until("the first runs", || world.script.running.load(Ordering::SeqCst) == 1).await;
+    second.cancel("changed my mind");
+    first.cancel("go on");
+    assert!(matches!(second.done().await, Progress::NeverRan(_)));
+    assert_eq!(*world.script.ran.lock().unwrap(), ["chappie-1"]);
+    drop(second);
+    drop(first);
+    until("only the running one is late", || world.sessions.operations().has_late(&chat())).await;
+    let late = world.sessions.operations().claim_late(&CallId::from("r"), &chat()).await.unwrap();
+    assert_eq!(late.iter().map(|late| late.call_id.as_str()).collect::<Vec<_>>(), ["1"]);
+}
+
+#[tokio::test]
+async fn f5_f7_a_detached_outcome_arrives_once_with_a_later_response() {
+    let (world, session) = world().await;
+    let run = session.submit(work("note", "1")).unwrap();
+    drop(run);
+    let operations = world.sessions.operations();
+    until("it is late", || operations.has_late(&chat())).await;
+    let (one, two) = (CallId::from("r1"), CallId::from("r2"));
+    let late = operations.claim_late(&one, &chat()).await.unwrap();
+    assert_eq!((late.len(), late[0].redelivered), (1, false));
+    assert_eq!(late[0].outcome.as_ref().unwrap().results[0].id, "chappie-1");
+    operations.offering(&[late[0].call_id.clone()], Vec::new()).await.unwrap();
+    assert!(operations.claim_late(&two, &chat()).await.unwrap().is_empty(), "claimed by one at a time");
+    operations.release_late(&one);
+    assert_eq!(operations.claim_late(&two, &chat()).await.unwrap().len(), 1, "not written: free again");
+    operations.confirm_late(&two, &chat());
+    assert!(!operations.has_late(&chat()));
+    operations.stopped().await;
+    let world = crash(world).await;
+    assert!(!world.sessions.operations().has_late(&chat()), "delivered stays delivered");
+}
+
+#[tokio::test]
+async fn f7_an_outcome_whose_response_may_have_been_written_comes_again_marked() {
+    let (world, session) = world().await;
+    let mut run = session.submit(work("note", "1")).unwrap();
+    run.done().await;
+    let after = crash(world).await;
+    let late = after.sessions.operations().claim_late(&CallId::from("r"), &chat()).await.unwrap();
+    assert_eq!((late.len(), late[0].redelivered), (1, true));
+    run.delivered();
+}
+
+#[tokio::test]
+async fn f2_f8_a_crash_while_running_is_interrupted_uncertain_and_told_once() {
+    let (world, session) = world().await;
+    let claim = reserve(&world, &session, "op", "1").await;
+    let run = session.submit(Operation { receipt: Some(claim.clone()), ..work("hang", "1") }).unwrap();
+    until("the host runs", || world.script.running.load(Ordering::SeqCst) == 1).await;
+    let after = crash(world).await;
+    let session = after.sessions.list().remove(0);
+    assert_eq!(history(&session).await, ["asks hang", "Interrupted"]);
+    until("the receipt is uncertain", || {
+        after.broker.receipt(&claim.key).is_some_and(|receipt| receipt.status == ReceiptStatus::Uncertain)
+    })
+    .await;
+    let late = after.sessions.operations().claim_late(&CallId::from("r"), &chat()).await.unwrap();
+    assert!(late[0].outcome.as_ref().unwrap().error.as_ref().unwrap().contains("uncertain"));
+    assert!(after.script.ran.lock().unwrap().is_empty(), "it never runs again");
+    drop(run);
+}
+
+#[tokio::test]
+async fn f9_an_outcome_that_the_broker_did_not_hear_of_is_reported_after_a_restart() {
+    let (world, session) = world().await;
+    let claim = reserve(&world, &session, "op", "1").await;
+    let mut run = session.submit(Operation { receipt: Some(claim.clone()), ..work("note", "1") }).unwrap();
+    run.done().await;
+    assert_eq!(world.broker.receipt(&claim.key).unwrap().status, ReceiptStatus::Completed);
+    run.delivered();
+}
+
+#[tokio::test]
+async fn f3_a_receipt_that_reached_no_journal_is_sealed_and_a_retry_runs_as_the_next_attempt() {
+    let (world, session) = world().await;
+    let claim = reserve(&world, &session, "op", "1").await;
+    let after = crash(world).await;
+    let session = after.sessions.list().remove(0);
+    assert!(after.sessions.operations().is_sealed(&claim.key.0, claim.attempt).unwrap());
+    let mut stale = session.submit(Operation { receipt: Some(claim.clone()), ..work("note", "1") }).unwrap();
+    assert!(matches!(stale.done().await, Progress::NeverRan(_)), "a sealed attempt never runs");
+    let again = reserve(&after, &session, "op", "2").await;
+    assert!(again.attempt > claim.attempt);
+    let mut run = session.submit(Operation { receipt: Some(again), ..work("note", "2") }).unwrap();
+    assert!(matches!(run.done().await, Progress::Finished(_)));
+}
+
+#[tokio::test]
+async fn a_full_queue_is_said_at_once_and_changes_nothing() {
+    let (world, session) = world().await;
+    let first = session.submit(work("hang", "first")).unwrap();
+    until("the first runs", || world.script.running.load(Ordering::SeqCst) == 1).await;
+    let mut runs: Vec<_> = (0..512).map(|n| session.submit(work("note", &format!("{n}"))).unwrap()).collect();
+    assert!(matches!(session.submit(work("note", "over")), Err(SessionError::QueueFull(_))));
+    first.cancel("go on");
+    assert!(matches!(runs.pop().unwrap().done().await, Progress::Finished(_)));
+    assert!(!world.script.ran.lock().unwrap().contains(&"chappie-over".to_owned()));
+}
+
+#[tokio::test]
+async fn an_ended_session_refuses_what_waited_and_is_gone_after_a_restart() {
+    let (world, session) = world().await;
+    let mut running = session.submit(work("hang", "1")).unwrap();
+    let mut queued = session.submit(work("note", "2")).unwrap();
+    until("the first runs", || world.script.running.load(Ordering::SeqCst) == 1).await;
+    world.sessions.end(&session).await.unwrap();
+    assert!(matches!(running.done().await, Progress::Finished(_)));
+    assert!(matches!(queued.done().await, Progress::NeverRan(_)));
+    assert!(matches!(session.submit(work("note", "3")), Err(SessionError::Ended(_))));
+    assert!(world.sessions.list().is_empty());
+    assert!(crash(world).await.sessions.list().is_empty());
+}
+
+#[tokio::test]
+async fn f7_inputs_survive_a_restart_and_are_consumed_only_when_written() {
+    let (world, session) = world().await;
+    for text in ["NOTE-A", "NOTE-B"] {
+        session.say(vec![Block::text(text)]).await.unwrap();
+    }
+    let world = crash(world).await;
+    let session = world.sessions.list().remove(0);
+    let by = CallId::from("r");
+    let texts = |inputs: &[Input]| inputs.iter().map(|input| input.content.clone()).collect::<Vec<_>>();
+    let both = [vec![Block::text("NOTE-A")], vec![Block::text("NOTE-B")]];
+    let inputs = session.claim_inputs(&by).unwrap();
+    assert_eq!(texts(&inputs), both);
+    assert!(inputs.iter().all(|input| !input.redelivered));
+    world.sessions.operations().offering(&[], session.offering(&inputs)).await.unwrap();
+    session.release_inputs(&by);
+    assert_eq!(texts(&session.claim_inputs(&by).unwrap()), both, "not written: they come again");
+    let other = crash(world).await;
+    let session = other.sessions.list().remove(0);
+    let inputs = session.claim_inputs(&by).unwrap();
+    assert!(inputs.iter().all(|input| input.redelivered), "offered before the crash: they say so");
+    session.confirm_inputs(&by);
+    let last = crash(other).await;
+    assert!(!last.sessions.list().remove(0).has_inputs());
+}
+
+#[tokio::test]
+async fn a_session_is_found_by_id_name_and_unique_prefix() {
+    let world = open(tempfile::tempdir().unwrap()).await;
+    let folder = world.home.path();
+    assert!(matches!(world.sessions.named(None), Err(DirectoryError::Unknown { .. })));
+    let one = world.sessions.create(folder, Some("one".into())).await.unwrap();
+    assert_eq!(world.sessions.named(None).unwrap().record().id, one.record().id);
+    let same = world.sessions.create(folder, Some("one".into())).await.unwrap();
+    assert_eq!(same.record().id, one.record().id);
+    let two = world.sessions.create(folder, Some("two".into())).await.unwrap();
+    assert!(matches!(world.sessions.named(None), Err(DirectoryError::Ambiguous { .. })));
+    assert_eq!(world.sessions.named(Some("two")).unwrap().record().id, two.record().id);
+    assert_eq!(world.sessions.named(Some(one.record().id.as_str())).unwrap().record().id, one.record().id);
+    assert!(matches!(world.sessions.named(Some("nobody")), Err(DirectoryError::Unknown { .. })));
+    for name in ["", "a\nb", &"x".repeat(200)] {
+        assert!(matches!(world.sessions.create(folder, Some(name.into())).await, Err(DirectoryError::Name(_))));
+    }
+    let missing = folder.join("missing");
+    assert!(matches!(world.sessions.create(&missing, None).await, Err(DirectoryError::Folder { .. })));
+}
+
+#[test]
+fn only_a_request_id_that_names_one_request_is_an_identity() {
+    let full = format!("wfr_{}/7", "a1".repeat(16));
+    let chat = chat();
+    let identity = |id: &str, signature: &str| request_identity(Some(&chat), id, signature);
+    assert!(identity(&full, "s").is_some());
+    assert_ne!(identity(&full, "s"), identity(&full, "t"));
+    assert_ne!(identity(&full, "s"), request_identity(None, &full, "s"));
+    for id in [&full[..36], "wfr_12/3", "abc", &format!("{}/", &full[..36])] {
+        assert_eq!(identity(id, "s"), None, "{id}");
+    }
+    assert_eq!(Millis(5).since(Millis(9)), 0);
+}
