@@ -1,8 +1,29 @@
 //! The MCP tools, one file each, behind [`Surface`]: `mcp` decodes and encodes, `tools` decides and calls handles.
 //! Nothing here names rmcp, HTTP, redb or a host's internals.
 
+mod arguments;
+mod bash;
+mod call;
+mod chat;
+mod compose;
+mod direct;
+mod edit;
+mod history;
+mod init;
+mod initialization;
+mod operate;
+mod read;
+mod replay;
+mod resources;
+mod riding;
+mod sessions;
 pub mod surface;
+mod toolbox;
+#[expect(clippy::module_inception, reason = "the tool is called tools")]
+mod tools;
+mod write;
 
 pub use surface::{
     Annotations, Answer, Caller, Content, Request, ResourceError, ResourceRead, Surface, Ticket, ToolSpec, UnknownTool,
 };
+pub use toolbox::Toolbox;

@@ -1,0 +1,147 @@
+//! `call`: one native batch of the session's tools, as JSON or as base64 of the same JSON (behaviour 3.8).
+
+use std::sync::Arc;
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use serde_json::{Value, json};
+
+use super::{
+    arguments::check,
+    compose::refusal,
+    operate::{Job, operate, take},
+    surface::{Answer, Request, ToolSpec},
+    toolbox::{ACTS, Toolbox, input_schema, spec as tool_spec},
+};
+use crate::{
+    broker::ReceiptKind,
+    clock,
+    content::{JsonObject, ToolCall},
+    ids::SessionId,
+    sessions::Work,
+};
+
+/// Members of one batch.
+pub(super) const CALLS_MAX: usize = 128;
+
+fn calls_schema() -> Value {
+    json!({
+        "type": "array", "minItems": 1, "maxItems": CALLS_MAX,
+        "description": "The batch, in order",
+        "items": {
+            "type": "object",
+            "properties": {
+                "name": {"type": "string", "minLength": 1, "maxLength": 4096, "description": "Tool name"},
+                "arguments": {"type": "object", "description": "Native arguments"}
+            },
+            "required": ["name", "arguments"],
+            "additionalProperties": false
+        }
+    })
+}
+
+pub(super) fn spec() -> ToolSpec {
+    let properties = json!({
+        "calls": calls_schema(),
+        "base64": {
+            "type": "string", "minLength": 4,
+            "description": "Instead of calls: standard padded base64 of the UTF-8 JSON of the same array"
+        },
+    });
+    tool_spec(
+        "call",
+        "Call session tools",
+        "Runs one or more of the session's own tools as one native batch; results come in call order. Calls that depend on each other's results need separate requests. Give exactly one of calls and base64. See tools for the definitions.",
+        input_schema(properties, &[], &["sessionId", "operationId"]),
+        ACTS,
+    )
+}
+
+pub(super) async fn run(toolbox: &Arc<Toolbox>, mut request: Request) -> Answer {
+    let session = take(&mut request.arguments, "sessionId").map(SessionId);
+    let operation_id = take(&mut request.arguments, "operationId");
+    let calls = match decode(&request.arguments) {
+        Ok(calls) => calls,
+        Err(error) => return refusal(format!("{error}. Nothing was done")),
+    };
+    let signed = json!({ "calls": calls.iter().map(|(name, arguments)| json!([name, arguments])).collect::<Vec<_>>() });
+    let work = Work::Call(calls.into_iter().map(|(name, arguments)| member(name, arguments)).collect());
+    operate(toolbox, request, Job { session, operation_id, kind: ReceiptKind::Call, signed, work }).await
+}
+
+/// One member with a fresh id.
+pub(super) fn member(name: String, arguments: JsonObject) -> ToolCall {
+    ToolCall { id: format!("chappie-{}", clock::call_id()), name, arguments }
+}
+
+/// The batch from exactly one of `calls` and `base64`. Pure.
+fn decode(arguments: &JsonObject) -> Result<Vec<(String, JsonObject)>, String> {
+    let calls = match (arguments.get("calls"), arguments.get("base64").and_then(Value::as_str)) {
+        (Some(calls), None) => calls.clone(),
+        (None, Some(text)) => decode_base64(text)?,
+        _ => return Err("call takes exactly one of calls and base64".into()),
+    };
+    let mut wrapped = JsonObject::new();
+    wrapped.insert("calls".into(), calls);
+    let schema = json!({ "properties": { "calls": calls_schema() } });
+    check("call", &schema, &wrapped).map_err(|error| error.trim_end_matches(". Nothing was done").to_owned())?;
+    let members = wrapped["calls"].as_array().into_iter().flatten();
+    members
+        .map(|member| {
+            let name = member["name"].as_str().unwrap_or_default().to_owned();
+            let arguments = member["arguments"].as_object().cloned().unwrap_or_default();
+            if name == "transfer" && arguments.contains_key("files") {
+                return Err("call: transfer with files is only taken as the direct transfer tool, where the host turns them into downloads".to_owned());
+            }
+            Ok((name, arguments))
+        })
+        .collect()
+}
+
+fn decode_base64(text: &str) -> Result<Value, String> {
+    let canonical = "call: base64 must be standard base64 with padding, without spaces or line breaks";
+    let bytes = STANDARD.decode(text).map_err(|error| format!("{canonical}: {error}"))?;
+    let text = String::from_utf8(bytes).map_err(|error| format!("call: base64 does not hold UTF-8: {error}"))?;
+    let value: Value =
+        serde_json::from_str(&text).map_err(|error| format!("call: base64 does not hold JSON: {error}"))?;
+    if value.is_array() { Ok(value) } else { Err("call: base64 must hold the calls array itself".into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decoded(arguments: Value) -> Result<Vec<(String, JsonObject)>, String> {
+        decode(arguments.as_object().unwrap())
+    }
+
+    #[test]
+    fn both_forms_give_the_same_batch() {
+        let calls = json!([{"name": "edit", "arguments": {"path": "d.js", "newText": "\"$& $1\""}}]);
+        let base64 = STANDARD.encode(calls.to_string());
+        assert_eq!(decoded(json!({"calls": calls})).unwrap(), decoded(json!({"base64": base64})).unwrap());
+    }
+
+    #[test]
+    fn what_is_not_exactly_one_batch_is_refused_with_its_cause() {
+        let call = json!({"name": "ls", "arguments": {}});
+        for (arguments, word) in [
+            (json!({}), "exactly one"),
+            (json!({"calls": [call], "base64": "e30="}), "exactly one"),
+            (json!({"calls": []}), "at least 1 items"),
+            (json!({"calls": vec![call; CALLS_MAX + 1]}), "at most 128"),
+            (json!({"calls": [{"name": "ls"}]}), "lacks \"arguments\""),
+            (json!({"calls": [{"name": "ls", "arguments": "{}"}]}), "must be an object"),
+            (json!({"calls": [{"name": "ls", "arguments": {}, "id": 1}]}), "unknown key \"id\""),
+            (json!({"base64": "e30"}), "padding"),
+            (json!({"base64": "e30=\n"}), "standard base64"),
+            (json!({"base64": "e31="}), "standard base64"),
+            (json!({"base64": STANDARD.encode([0xff, 0xfe])}), "UTF-8"),
+            (json!({"base64": STANDARD.encode("[")}), "JSON"),
+            (json!({"base64": STANDARD.encode("{}")}), "array itself"),
+            (json!({"calls": [{"name": "transfer", "arguments": {"files": []}}]}), "direct transfer"),
+        ] {
+            let error = decoded(arguments.clone()).unwrap_err();
+            assert!(error.contains(word), "{arguments}: {error}");
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! `tools`: full definitions of a session's active tools, for `call` (behaviour 3.6).
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::{
+    compose::{Composer, HEADER, RIDERS, refusal},
+    initialization::initialization,
+    operate::take,
+    riding::Riding,
+    surface::{Annotations, Answer, Request, ToolSpec},
+    toolbox::{Toolbox, input_schema, spec as tool_spec},
+};
+use crate::{
+    broker::{Ask, Purpose},
+    clock,
+    host::ToolDefinition,
+    ids::SessionId,
+};
+
+pub(super) fn spec() -> ToolSpec {
+    let properties = json!({"names": {
+        "type": "array", "minItems": 1, "maxItems": 256, "items": {"type": "string"},
+        "description": "Only these tools; unknown names are left out of the answer"
+    }});
+    // It binds a conversation that has no default yet, like every selecting tool; that is no harm, but no pure read.
+    let annotations = Annotations { read_only: true, destructive: false, idempotent: true, open_world: false };
+    tool_spec(
+        "tools",
+        "Tool definitions",
+        "Reads the full definitions (description, JSON Schema of the arguments) of the session's active tools, for use with call.",
+        input_schema(properties, &[], &["sessionId"]),
+        annotations,
+    )
+}
+
+pub(super) async fn run(toolbox: &Arc<Toolbox>, request: Request) -> Answer {
+    let Request { mut arguments, caller, cancelled, .. } = request;
+    let session = take(&mut arguments, "sessionId").map(SessionId);
+    let names: Option<Vec<String>> = arguments
+        .get("names")
+        .and_then(Value::as_array)
+        .map(|names| names.iter().filter_map(Value::as_str).map(str::to_owned).collect());
+    let ask = Ask { conversation: caller.conversation.as_ref(), session, purpose: Purpose::Operate };
+    let selected = tokio::select! {
+        biased;
+        () = cancelled.cancelled() => return refusal("cancelled"),
+        selected = toolbox.broker.select(ask) => selected,
+    };
+    let selection = match selected {
+        Ok(selection) => selection,
+        Err(error) => return refusal(error.to_string()),
+    };
+    let Some(session) = toolbox.sessions.find(&selection.session) else {
+        return refusal(format!("session {} ended just now", selection.session));
+    };
+    let inspection = match session.inspect().await {
+        Ok(inspection) => inspection,
+        Err(error) => return refusal(error.to_string()),
+    };
+    let wanted = inspection
+        .tools
+        .iter()
+        .filter(|tool| names.as_ref().is_none_or(|names| names.iter().any(|name| *name == tool.name)));
+    let mut composer = Composer::new(&toolbox.blobs);
+    let mut header = json!({ "session": toolbox.describe(&session) });
+    if let Some(mode) = selection.mode {
+        header["initialization"] = initialization(&selection.session, mode, toolbox.cooldown);
+    }
+    fill(&mut header, wanted, &composer);
+    composer.json(&header);
+    let ticket =
+        Riding::new(toolbox, clock::call_id(), caller.conversation, Some(session)).board(&mut composer, None).await;
+    composer.finish(false, ticket)
+}
+
+/// As many definitions as fit, whole; the rest by name.
+fn fill<'a>(header: &mut Value, wanted: impl Iterator<Item = &'a ToolDefinition>, composer: &Composer<'_>) {
+    let mut left = composer.left();
+    left.bytes = left.bytes.saturating_sub(HEADER.bytes + RIDERS.bytes);
+    left.tokens = left.tokens.saturating_sub(HEADER.tokens + RIDERS.tokens);
+    let (mut shown, mut omitted) = (Vec::new(), Vec::new());
+    for tool in wanted {
+        let definition = json!(tool);
+        let text = definition.to_string();
+        if omitted.is_empty() && left.fits(&text) {
+            left = left.minus(&text);
+            shown.push(definition);
+        } else {
+            omitted.push(tool.name.clone());
+        }
+    }
+    header["tools"] = Value::Array(shown);
+    if !omitted.is_empty() {
+        header["omitted"] = json!(omitted);
+        header["instructions"] =
+            json!("Some definitions did not fit. Call tools again with names set to those omitted.");
+    }
+}
