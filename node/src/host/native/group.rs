@@ -22,7 +22,7 @@ use rustix::process::{Pid, Signal};
 pub use self::{
     exit::{Exit, signal_named},
     launch::{SESSION_ARGUMENT, become_session, command, find_program},
-    members::Identity,
+    members::{Identity, boot},
     record::{SweptGroup, sweep},
 };
 use crate::ids::CallId;
@@ -47,6 +47,11 @@ impl Marker {
         Self { key: "CHAPPIE_PROCESS", value: format!("{session}/{id}") }
     }
 
+    /// Puts the entry into the environment of `command`.
+    pub fn mark(&self, command: &mut Command) {
+        command.env(self.key, &self.value);
+    }
+
     /// The entry as it stands in an environment.
     fn entry(&self) -> String {
         format!("{}={}", self.key, self.value)
@@ -69,8 +74,8 @@ pub struct Ended {
     pub left: Vec<i32>,
 }
 
-/// How long processes have to end themselves after TERM; a cancelled call has one second in all (F4).
-const TERM_GRACE: Duration = Duration::from_millis(500);
+/// How long a call's processes have to end themselves after TERM; a cancelled call has one second in all (F4).
+pub const TERM_GRACE: Duration = Duration::from_millis(500);
 
 /// How long KILL may take: only processes asleep in the kernel or forking without end need more than moments.
 const KILL_WAIT: Duration = Duration::from_secs(2);
@@ -102,9 +107,9 @@ impl Target {
         living.len()
     }
 
-    /// Ends all of them: TERM, then KILL. Blocks for at most [`TERM_GRACE`] + [`KILL_WAIT`].
+    /// Ends all of them: TERM, after `grace` KILL. Blocks for at most `grace` + [`KILL_WAIT`].
     #[must_use]
-    pub fn end(&self) -> Ended {
+    pub fn end(&self, grace: Duration) -> Ended {
         let mut known = self.living();
         let ended = known.len();
         if known.is_empty() && !self.group_exists() {
@@ -112,7 +117,7 @@ impl Target {
         }
         self.signal_group(Signal::TERM);
         known.iter().filter(|p| !self.in_group(**p)).for_each(|p| p.signal(Signal::TERM));
-        let grace = Instant::now() + TERM_GRACE;
+        let grace = Instant::now() + grace;
         while (known.iter().any(|p| p.is_alive()) || self.group_exists()) && Instant::now() < grace {
             std::thread::sleep(LOOK_AGAIN);
         }
@@ -174,7 +179,7 @@ impl Group {
     pub fn start(home: &Path, marker: &Marker, mut command: Command) -> Result<Self, StartError> {
         let mut record = record::Record::create(home, marker)
             .map_err(|cause| StartError::Record { path: home.join("groups"), cause })?;
-        command.env(marker.key, &marker.value);
+        marker.mark(&mut command);
         let child = tokio::process::Command::from(command).spawn().map_err(StartError::Spawn)?;
         let leader = child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(Identity::of);
         if let Some(leader) = leader {
@@ -196,7 +201,7 @@ impl Group {
     /// Ends the command and all of its processes; the status is then there at once.
     pub async fn end(&mut self) -> Ended {
         let target = self.target.clone();
-        tokio::task::spawn_blocking(move || target.end()).await.unwrap_or_default()
+        tokio::task::spawn_blocking(move || target.end(TERM_GRACE)).await.unwrap_or_default()
     }
 
     /// Processes of the command that live on after it.

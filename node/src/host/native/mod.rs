@@ -1,11 +1,18 @@
 //! The node's own session: tools with Pi's names and argument shapes, run by this process (design section 8).
 
 pub mod arguments;
+pub mod bash;
 pub mod group;
 pub mod locks;
 pub mod paths;
+mod plain;
+pub mod process;
+mod process_table;
 pub mod seen;
+mod spool;
 pub mod stage;
+#[cfg(test)]
+mod testing;
 
 use std::path::PathBuf;
 

@@ -144,7 +144,8 @@ fn carries(pid: i32, marker: &str) -> bool {
 }
 
 /// Identifies this boot of the machine: start times count from it. Empty where the system does not say.
-pub(super) fn boot() -> String {
+#[must_use]
+pub fn boot() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|id| id.trim().to_owned()).unwrap_or_default()
 }
 

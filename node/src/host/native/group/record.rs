@@ -87,7 +87,7 @@ pub fn sweep(home: &Path) -> Vec<SweptGroup> {
             let path = entry.path();
             let text = fs::read_to_string(&path).unwrap_or_default();
             let swept = parse(&text).map(|(call, target)| {
-                let Ended { ended, left } = target.end();
+                let Ended { ended, left } = target.end(super::TERM_GRACE);
                 SweptGroup { call, ended, left }
             });
             let _ = fs::remove_file(path);
