@@ -16,7 +16,10 @@ fn session(id: &str) -> SessionId {
 }
 
 fn online(ids: &[&str]) -> Vec<Announced> {
-    (1..).zip(ids).map(|(n, id)| Announced { session: session(id), created: Millis(n), cwd: PathBuf::from("/w") }).collect()
+    (1..)
+        .zip(ids)
+        .map(|(n, id)| Announced { session: session(id), created: Millis(n), cwd: PathBuf::from("/w") })
+        .collect()
 }
 
 fn quick() -> Settings {

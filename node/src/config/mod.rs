@@ -1,5 +1,5 @@
 //! Settings: flags, then environment, then `config.toml`, then defaults, one name for each, into one [`Config`] that is
-//! valid. This file is pure; [`load`] reads the process and the file, [`home`] makes the folder.
+//! valid. Pure; [`load`] reads the process and the file, [`home`] makes the folder.
 
 pub mod home;
 pub mod load;
