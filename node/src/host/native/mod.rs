@@ -2,6 +2,7 @@
 
 pub mod arguments;
 pub mod bash;
+pub mod edit_core;
 pub mod group;
 pub mod locks;
 pub mod paths;
@@ -13,6 +14,7 @@ mod spool;
 pub mod stage;
 #[cfg(test)]
 mod testing;
+pub mod text;
 
 use std::path::PathBuf;
 
