@@ -7,15 +7,23 @@ use std::{
         unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _},
     },
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
-use tokio::net::{UnixListener, UnixStream};
+use tokio::{
+    net::{UnixListener, UnixStream},
+    time::{Instant, sleep},
+};
 
 /// The socket's name inside the home folder.
 pub const FILE: &str = "chappie.sock";
 /// `sun_path` has 108 bytes on Linux, and the last is zero.
 const PATH_BYTES_MAX: usize = 107;
+/// A command that works without a node holds the home for a moment; a node that starts then waits so long for it.
+const HOLD_LIMIT: Duration = Duration::from_secs(10);
+/// How often it is tried meanwhile.
+const HOLD_POLL: Duration = Duration::from_millis(20);
 
 /// Why the control socket cannot be bound or reached.
 #[derive(Debug, thiserror::Error)]
@@ -23,6 +31,15 @@ pub enum SocketError {
     /// Another node has it.
     #[error("a node runs already for {}; stop it, or set CHAPPIE_HOME to another folder", home.display())]
     Running {
+        /// The home folder.
+        home: PathBuf,
+    },
+    /// A process holds the home and serves no socket.
+    #[error(
+        "another chappie process has been using {} for {} s and answers nobody; end it and try again",
+        home.display(), HOLD_LIMIT.as_secs()
+    )]
+    Busy {
         /// The home folder.
         home: PathBuf,
     },
@@ -75,6 +92,49 @@ impl Address {
     }
 }
 
+/// The home folder of a node, held by one process at a time: two starts cannot both find a socket dead and remove it, and
+/// a command that opens the stores itself does not meet a node that does. The system lets go when the process ends.
+#[derive(Debug)]
+pub struct Held {
+    /// The lock is on the open folder, so there is no lock file to be left behind.
+    _home: OwnedFd,
+}
+
+impl Held {
+    /// Takes the home; `None` when another process has it.
+    ///
+    /// # Errors
+    /// When the folder cannot be opened.
+    pub fn try_take(home: &Path) -> Result<Option<Self>, SocketError> {
+        Self::lock(Address::of(home)?)
+    }
+
+    fn lock(address: Address) -> Result<Option<Self>, SocketError> {
+        match rustix::fs::flock(&address.home, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(Self { _home: address.home })),
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+            Err(cause) => Err(SocketError::Io { doing: "lock", path: address.path, cause: cause.into() }),
+        }
+    }
+
+    /// Takes the home for a node, waiting for a command that is about to let go.
+    async fn take(home: &Path) -> Result<Self, SocketError> {
+        let deadline = Instant::now() + HOLD_LIMIT;
+        loop {
+            if let Some(held) = Self::try_take(home)? {
+                return Ok(held);
+            }
+            if connect(home).await?.is_some() {
+                return Err(SocketError::Running { home: home.to_owned() });
+            }
+            if Instant::now() >= deadline {
+                return Err(SocketError::Busy { home: home.to_owned() });
+            }
+            sleep(HOLD_POLL).await;
+        }
+    }
+}
+
 /// Connects to the node of `home`; `None` when none runs.
 ///
 /// # Errors
@@ -97,8 +157,7 @@ pub struct Bound {
     path: PathBuf,
     /// Device and inode.
     file: (u64, u64),
-    /// Locked: two starts cannot both find the other's socket dead and remove it.
-    _home: OwnedFd,
+    _held: Held,
 }
 
 impl Bound {
@@ -107,17 +166,13 @@ impl Bound {
     /// # Errors
     /// When a node runs there, when something that is no socket stands in its place, or when the system refuses.
     pub async fn bind(home: &Path) -> Result<(UnixListener, Self), SocketError> {
+        let held = Held::take(home).await?;
         let address = Address::of(home)?;
         let path = address.path.clone();
         let io = |doing| {
             let path = address.path.clone();
             move |cause: io::Error| SocketError::Io { doing, path, cause }
         };
-        match rustix::fs::flock(&address.home, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => return Err(SocketError::Running { home: home.to_owned() }),
-            Err(cause) => return Err(io("lock")(cause.into())),
-        }
         match fs::symlink_metadata(&path) {
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => {}
             Err(cause) => return Err(io("reach")(cause)),
@@ -133,7 +188,7 @@ impl Bound {
         let listener = UnixListener::bind(&address.named).map_err(io("bind"))?;
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).map_err(io("protect"))?;
         let facts = fs::symlink_metadata(&path).map_err(io("reach"))?;
-        Ok((listener, Self { path, file: (facts.dev(), facts.ino()), _home: address.home }))
+        Ok((listener, Self { path, file: (facts.dev(), facts.ino()), _held: held }))
     }
 }
 
@@ -174,6 +229,18 @@ mod tests {
         let (_listener, _bound) = Bound::bind(home.path()).await.unwrap();
         assert!(matches!(Bound::bind(home.path()).await, Err(SocketError::Running { .. })));
         assert!(connect(home.path()).await.unwrap().is_some());
+    }
+
+    #[tokio::test]
+    async fn a_start_waits_for_a_command_that_holds_the_home_for_a_moment() {
+        let home = tempfile::tempdir().unwrap();
+        let held = Held::try_take(home.path()).unwrap().expect("nobody has it");
+        assert!(Held::try_take(home.path()).unwrap().is_none());
+        let mut start = Box::pin(Bound::bind(home.path()));
+        assert!(std::future::poll_fn(|cx| std::task::Poll::Ready(start.as_mut().poll(cx).is_pending())).await);
+        drop(held);
+        let (_listener, _bound) = start.await.unwrap();
+        assert!(Held::try_take(home.path()).unwrap().is_none(), "the node has it now");
     }
 
     #[tokio::test]
