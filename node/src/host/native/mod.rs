@@ -3,8 +3,11 @@
 pub mod arguments;
 pub mod bash;
 pub mod edit_core;
+pub mod find;
+pub mod grep;
 pub mod group;
 pub mod locks;
+pub mod ls;
 pub mod paths;
 mod plain;
 pub mod process;
@@ -15,6 +18,7 @@ pub mod stage;
 #[cfg(test)]
 mod testing;
 pub mod text;
+mod walk;
 
 use std::path::PathBuf;
 

@@ -21,6 +21,12 @@ pub(super) fn plain(raw: &[u8]) -> String {
     screen.out
 }
 
+/// One line of a file: nothing is dropped, every control character is visible.
+#[must_use]
+pub(super) fn visible_line(raw: &[u8]) -> String {
+    String::from_utf8_lossy(raw).chars().map(visible).collect()
+}
+
 const ESCAPE: char = '\u{1b}';
 const BELL: char = '\u{7}';
 

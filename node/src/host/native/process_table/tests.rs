@@ -45,7 +45,7 @@ async fn what_was_killed_whole_or_belongs_to_another_boot_is_not_running() {
     let world = World::new();
     let entry = start(&world, "sleep 300");
     entry.signal(Signal::KILL);
-    assert_eq!(ended(&entry).await, State::Killed(9));
+    until("it is written down", || (entry.state() == State::Killed(9)).then_some(())).await;
 
     // A recycled pid: the same number, another start.
     let mut entry = start(&world, "sleep 300");

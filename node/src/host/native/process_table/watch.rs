@@ -28,8 +28,8 @@ pub(super) fn start(entry: Entry, child: Option<Child>) {
             match time::timeout(LOOK_EVERY, child.wait()).await {
                 Err(_) => trim(&entry, OUTPUT_BYTES_MAX),
                 Ok(status) => {
-                    let signal = status.ok().and_then(|status| status.signal());
-                    if let Some(signal) = signal.filter(|_| status::read(&entry.status_file()) == State::Running) {
+                    let nobody_said = matches!(status::read(&entry.status_file()), State::Running | State::Lost);
+                    if let Some(signal) = status.ok().and_then(|status| status.signal()).filter(|_| nobody_said) {
                         status::write(&entry.status_file(), State::Killed(signal));
                     }
                     return;
