@@ -159,7 +159,6 @@ impl Answer {
     ///
     /// # Panics
     /// When the tool failed.
-    #[must_use]
     pub fn ok(self) -> Self {
         assert!(!self.is_error, "expected a success, got an error: {}", excerpt(&self.text()));
         self
@@ -169,7 +168,6 @@ impl Answer {
     ///
     /// # Panics
     /// When the tool succeeded or said nothing.
-    #[must_use]
     pub fn refused(self) -> Self {
         assert!(self.is_error, "expected an error, got a success: {}", excerpt(&self.text()));
         assert!(!self.text().trim().is_empty(), "an error without a word");

@@ -10,9 +10,12 @@
 pub mod answer;
 pub mod chatgpt;
 pub mod client;
+pub mod files;
 pub mod ledger;
 pub mod node;
 pub mod process;
+pub mod random;
+pub mod real;
 pub mod recorder;
 pub mod stdio;
 pub mod tokens;

@@ -1,9 +1,6 @@
 //! Waiting for a condition instead of for a time.
 
-use std::{
-    future::Future,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 /// How often a condition is looked at. Short enough to keep tests quick, long enough to leave the two cores alone.
 const POLL: Duration = Duration::from_millis(20);
@@ -15,10 +12,7 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 ///
 /// # Panics
 /// When nothing came within [`PATIENCE`]; `what` says what was awaited.
-pub async fn eventually<T, F>(what: &str, look: impl FnMut() -> F) -> T
-where
-    F: Future<Output = Option<T>>,
-{
+pub async fn eventually<T>(what: &str, look: impl AsyncFnMut() -> Option<T>) -> T {
     within(PATIENCE, what, look).await
 }
 
@@ -26,10 +20,7 @@ where
 ///
 /// # Panics
 /// When nothing came within `patience`.
-pub async fn within<T, F>(patience: Duration, what: &str, mut look: impl FnMut() -> F) -> T
-where
-    F: Future<Output = Option<T>>,
-{
+pub async fn within<T>(patience: Duration, what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
         if let Some(found) = look().await {

@@ -71,7 +71,6 @@ impl Outcome {
     ///
     /// # Panics
     /// When there was none.
-    #[must_use]
     pub fn answered(self) -> View {
         match self {
             Self::Answered(view) => view,
