@@ -2,6 +2,7 @@
 
 pub mod arguments;
 pub mod bash;
+pub mod edit;
 pub mod edit_core;
 pub mod find;
 pub mod grep;
@@ -19,6 +20,7 @@ pub mod stage;
 mod testing;
 pub mod text;
 mod walk;
+pub mod write;
 
 use std::path::PathBuf;
 

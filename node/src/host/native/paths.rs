@@ -107,6 +107,15 @@ fn real_or_link(path: &Path) -> io::Result<Step> {
     Ok(Step::Real(real))
 }
 
+/// The real path that the argument `given` leads to, or why there is none, in words for the caller.
+///
+/// # Errors
+/// A sentence that names the argument and says that nothing was changed.
+pub fn locate(given: &str, cwd: &Path, home: &Path) -> Result<PathBuf, String> {
+    let path = resolve(given, cwd, home).map_err(|error| format!("{error}; nothing was done"))?;
+    real(&path).map_err(|error| format!("{}; nothing was changed", complaint(given, &path, cwd, &error)))
+}
+
 /// What stands at a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -207,7 +216,7 @@ pub fn cause(error: &io::Error) -> String {
 /// The message for a file that cannot be used: names it as the caller did, and where that is when it is not plain.
 #[must_use]
 pub fn complaint(given: &str, path: &Path, cwd: &Path, error: &io::Error) -> String {
-    if error.kind() == io::ErrorKind::NotFound && path.starts_with(cwd) && !cwd.is_dir() {
+    if error.kind() == io::ErrorKind::NotFound && from_lost_folder(given, cwd) {
         return format!(
             "{given}: the session's working folder {} does not exist any more; create it again or give an absolute path",
             cwd.display()
@@ -215,6 +224,12 @@ pub fn complaint(given: &str, path: &Path, cwd: &Path, error: &io::Error) -> Str
     }
     let place = if Path::new(given) == path { String::new() } else { format!(" (at {})", path.display()) };
     format!("{given}: {}{place}", cause(error))
+}
+
+/// Whether `given` is relative to a working folder that does not exist any more.
+#[must_use]
+pub fn from_lost_folder(given: &str, cwd: &Path) -> bool {
+    !given.starts_with(['/', '~']) && !cwd.is_dir()
 }
 
 #[cfg(test)]
