@@ -34,8 +34,8 @@ pub enum Invalid {
     Address(String),
     /// An address that other machines can reach.
     #[error(
-        "{0} can be reached from other machines, and this door asks nobody who they are; use 127.0.0.1 or [::1], and a \
-         tunnel for what is outside"
+        "{0} is not a loopback address: other machines could reach this door, and it asks nobody who they are; use \
+         127.0.0.1 or [::1], and a tunnel for what is outside"
     )]
     NotLoopback(IpAddr),
     /// Not true or false.
