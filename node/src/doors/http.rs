@@ -42,10 +42,17 @@ const BUSY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nr
 pub struct HttpDoor {
     /// Where it listens; the port that was picked when 0 was asked for.
     pub address: SocketAddr,
+    connections: TaskTracker,
     task: JoinHandle<()>,
 }
 
 impl HttpDoor {
+    /// Connections open now, idle ones included.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.connections.len()
+    }
+
     /// Waits until the door is closed: at most [`STOP_MAX`] after its `shutdown` token fired.
     pub async fn closed(self) {
         // The task neither panics nor is aborted; if the runtime ends first, so does this.
@@ -66,12 +73,12 @@ pub async fn serve(surface: Arc<dyn Surface>, bind: SocketAddr, shutdown: Cancel
         .map_err(|error| io::Error::new(error.kind(), format!("cannot serve MCP on {bind}: {error}")))?;
     let address = listener.local_addr()?;
     let endpoint = Arc::new(Endpoint::new(surface, shutdown.clone()));
-    let task = tokio::spawn(accept(listener, endpoint, shutdown));
-    Ok(HttpDoor { address, task })
+    let connections = TaskTracker::new();
+    let task = tokio::spawn(accept(listener, endpoint, connections.clone(), shutdown));
+    Ok(HttpDoor { address, connections, task })
 }
 
-async fn accept(listener: TcpListener, endpoint: Arc<Endpoint>, shutdown: CancellationToken) {
-    let connections = TaskTracker::new();
+async fn accept(listener: TcpListener, endpoint: Arc<Endpoint>, connections: TaskTracker, shutdown: CancellationToken) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let cut = CancellationToken::new();
     loop {

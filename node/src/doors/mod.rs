@@ -4,4 +4,6 @@
 mod guard;
 pub mod http;
 pub mod stdio;
+#[cfg(test)]
+mod tests;
 mod watched;

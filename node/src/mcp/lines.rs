@@ -3,7 +3,7 @@
 //! with its answer was flushed.
 //!
 //! Requests run concurrently; only reading and writing are sequential. At the end of input no more is read, answers that
-//! are nearly ready still go out, and what is left runs on unanswered.
+//! are nearly ready still go out, and what is left runs on; its requests are told so.
 
 use std::{
     collections::HashMap,

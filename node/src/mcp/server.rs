@@ -65,7 +65,9 @@ impl Handler {
         let outcome = tokio::select! {
             outcome = task => outcome,
             () = exchange.unanswerable.cancelled() => {
-                return Err(ErrorData::internal_error("the connection ended before the answer", None));
+                let message = "the connection is closing before the call ended; the call goes on: look at `history` before \
+                               repeating it";
+                return Err(ErrorData::internal_error(message, None));
             }
         };
         self.settle(&params.name, outcome, &exchange)
