@@ -1,7 +1,7 @@
 //! The HTTP door: MCP at `/mcp` on a loopback address. Accepts, limits and orderly closes connections; hyper parses them,
 //! [`Endpoint`] answers.
 
-use std::{convert::Infallible, future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{convert::Infallible, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use http::{Request, Response, StatusCode};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
@@ -143,18 +143,16 @@ async fn serve_connection(
     }
 }
 
-fn answer(
+async fn answer(
     endpoint: Arc<Endpoint>,
     outbox: Arc<Outbox>,
     request: Request<Incoming>,
-) -> impl Future<Output = Result<Response<Reply>, Infallible>> + Send {
-    async move {
-        let allowed = guard::check_request(request.uri(), request.headers()).and_then(|()| check_path(&request));
-        Ok(match allowed {
-            Ok(()) => endpoint.handle(request, &outbox).await,
-            Err(refusal) => refusal.into_response(),
-        })
-    }
+) -> Result<Response<Reply>, Infallible> {
+    let allowed = guard::check_request(request.uri(), request.headers()).and_then(|()| check_path(&request));
+    Ok(match allowed {
+        Ok(()) => endpoint.handle(request, &outbox).await,
+        Err(refusal) => refusal.into_response(),
+    })
 }
 
 fn check_path<B>(request: &Request<B>) -> Result<(), Refusal> {

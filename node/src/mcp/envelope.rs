@@ -184,9 +184,9 @@ mod tests {
     #[test]
     fn what_is_not_json_is_a_parse_error() {
         for text in ["", "{", "hello", "{\"jsonrpc\":\"2.0\",", "\u{1}", "{} {}"] {
-            assert_eq!(parse(text).unwrap_err().code, -32700, "{text:?}");
+            assert_eq!(parse(text).unwrap_err().error.code, -32700, "{text:?}");
         }
-        assert_eq!(Envelope::parse(b"\"\xff\"").unwrap_err().code, -32700);
+        assert_eq!(Envelope::parse(b"\"\xff\"").unwrap_err().error.code, -32700);
     }
 
     #[test]
@@ -209,19 +209,19 @@ mod tests {
             r#"{"jsonrpc":"2.0","id":1,"id":2,"method":"ping"}"#,
             r#"{"jsonrpc":"2.0","id":1}"#,
         ] {
-            assert_eq!(parse(text).unwrap_err().code, -32600, "{text}");
+            assert_eq!(parse(text).unwrap_err().error.code, -32600, "{text}");
         }
     }
 
     #[test]
     fn an_error_answers_under_the_id_when_there_is_a_usable_one() {
-        assert_eq!(parse(r#"{"jsonrpc":"1.0","id":"k","method":"ping"}"#).unwrap_err().id, json!("k"));
-        assert_eq!(parse("{}").unwrap_err().id, Value::Null);
+        assert_eq!(parse(r#"{"jsonrpc":"1.0","id":"k","method":"ping"}"#).unwrap_err().error.id, json!("k"));
+        assert_eq!(parse("{}").unwrap_err().error.id, Value::Null);
     }
 
     #[test]
     fn nesting_without_end_is_refused_not_followed() {
         let deep = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"m","params":{{"a":{}}}}}"#, "[".repeat(100_000));
-        assert_eq!(parse(&deep).unwrap_err().code, -32700);
+        assert_eq!(parse(&deep).unwrap_err().error.code, -32700);
     }
 }

@@ -262,8 +262,8 @@ impl Inner {
     /// rmcp's own refusals (406, 415, an unreadable body) are plain text: the client gets them as JSON-RPC errors.
     fn as_refusal(&self, id: Value) -> Refusal {
         let said = String::from_utf8_lossy(&self.bytes).into_owned();
-        let refusal = Refusal { id, ..Refusal::request(self.status, said) };
-        if self.status.is_server_error() { Refusal { code: INTERNAL_ERROR, ..refusal } } else { refusal }
+        let refusal = Refusal::request(self.status, said).to(id);
+        if self.status.is_server_error() { refusal.coded(INTERNAL_ERROR) } else { refusal }
     }
 
     fn whole(self, id: Value, parcel: Parcel) -> Answered {

@@ -94,14 +94,16 @@ mod tests {
     const MODERN_META: &str = r#"{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}"#;
     const CHAT_META: &str = r#"{"openai/session":"v1/abc"}"#;
 
+    /// Method, meta, version header, session, shows ChatGPT; the route, or the refusal's status.
+    type Row<'a> = (&'a str, &'a str, Option<&'a str>, SessionFact, bool, Result<Route, u16>);
+
     #[test]
     fn every_combination_of_era_session_and_chat_has_one_route() {
         use SessionFact::{Absent, Live, Unknown};
         let none = "{}";
         let old = Some("2025-11-25");
         let new = Some("2026-07-28");
-        // (method, meta, version header, session, chatgpt) → route, or the refusal's status
-        let table: [(&str, &str, Option<&str>, SessionFact, bool, Result<Route, u16>); 21] = [
+        let table: [Row<'_>; 21] = [
             ("initialize", none, None, Absent, false, Ok(Route::Initialize)),
             ("initialize", none, old, Unknown, false, Ok(Route::Initialize)),
             ("initialize", none, old, Live, true, Ok(Route::Initialize)),
@@ -147,7 +149,7 @@ mod tests {
     #[test]
     fn the_refusal_answers_under_the_request_id_and_says_what_to_do() {
         let refusal = route(Facts::default(), &message("tools/list", "{}"), &KNOWN).unwrap_err();
-        assert_eq!(refusal.id, 1);
-        assert!(refusal.message.contains("initialize"), "{}", refusal.message);
+        assert_eq!(refusal.error.id, 1);
+        assert!(refusal.error.message.contains("initialize"), "{}", refusal.error.message);
     }
 }
