@@ -272,15 +272,17 @@ fn import(state: &mut State, entry: &Stamped, bindings: &[ImportRow], receipts: 
 
 fn import_binding(state: &mut State, entry: &Stamped, row: &ImportRow, counts: &mut ImportCounts) {
     let at = entry.at;
-    // A stamp from the future would never expire; the plain form counts as used now, as the original did at load.
-    let last_used = row.last_used.map_or(at, |used| used.min(at));
+    // A stamp from the future says nothing. Such a row and the plain form count as used now, as the original counted them
+    // when it loaded them, and yield to any binding we have, so that importing twice changes nothing.
+    let used = row.last_used.filter(|used| *used <= at);
+    let last_used = used.unwrap_or(at);
     let binding = Binding { session: row.session.clone(), last_used, idle_from: last_used, revision: entry.index };
     if binding.expired(None, at) {
         counts.bindings_expired += 1;
         return;
     }
     let ours = state.bindings.get(&row.chat).filter(|ours| !ours.expired(None, at)).map(|ours| ours.last_used);
-    let newer = |ours: Millis| row.last_used.is_some_and(|_| last_used > ours);
+    let newer = |ours: Millis| used.is_some_and(|used| used > ours);
     let counted = match ours {
         Some(ours) if newer(ours) => &mut counts.bindings_replaced,
         Some(_) => {

@@ -267,10 +267,13 @@ impl Command {
                 bytes("the conversation's id", conversation, CONVERSATION_BYTES_MAX + 5)?;
                 ids.iter().try_for_each(|id| bytes("the late result's id", id, CALL_BYTES_MAX))
             }
-            Self::Import { bindings, .. } => bindings.iter().try_for_each(|row| {
-                bytes("the conversation's id", &row.chat, CONVERSATION_BYTES_MAX)?;
-                bytes("the session's id", row.session.as_str(), SESSION_BYTES_MAX)
-            }),
+            Self::Import { bindings, receipts } => {
+                bindings.iter().try_for_each(|row| {
+                    bytes("the conversation's id", &row.chat, CONVERSATION_BYTES_MAX)?;
+                    bytes("the session's id", row.session.as_str(), SESSION_BYTES_MAX)
+                })?;
+                receipts.iter().try_for_each(|receipt| Reservation::of(receipt).check())
+            }
             Self::Touch { .. }
             | Self::Restore { .. }
             | Self::Settle { .. }
@@ -307,6 +310,19 @@ impl Command {
 }
 
 impl Reservation {
+    fn of(receipt: &Receipt) -> Self {
+        Self {
+            key: receipt.key.clone(),
+            signature: receipt.signature.clone(),
+            operation_id: receipt.operation_id.clone(),
+            conversation: receipt.conversation.clone(),
+            session: receipt.session.clone(),
+            cwd: String::new(),
+            kind: receipt.kind,
+            call_id: receipt.call_id.clone(),
+        }
+    }
+
     fn check(&self) -> Result<(), TooLong> {
         let found = self.operation_id.chars().count();
         if found > OPERATION_ID_CHARS_MAX {

@@ -3,7 +3,7 @@
 
 use std::{
     collections::BTreeMap,
-    io,
+    io::{self, Read},
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -18,8 +18,8 @@ use super::{
     apply::{self, known_receipt, receipts_full},
     command::{Command, ImportCounts, Reply, Reservation, Resolve, Settlement},
     errors::{OpenError, ProposeError, ResolveError},
-    import::{ImportReport, Imported},
-    limits::{IMPORT_BATCH, QUEUE_MAX, SETTLED_RESOURCES_MAX},
+    import::{self, ImportError, ImportReport, Imported},
+    limits::{IMPORT_BATCH, IMPORT_BYTES_MAX, QUEUE_MAX, SETTLED_RESOURCES_MAX},
     meshtime::Reading,
     query,
     receipts::{Receipt, ReceiptKey, ReceiptKind},
@@ -414,6 +414,26 @@ impl Broker {
             let _ = tokio::time::timeout(Duration::from_millis(100), applied.changed()).await;
         }
     }
+}
+
+/// Reads the original's state file for [`Broker::import`]. Blocking.
+///
+/// # Errors
+/// [`ImportError`].
+pub fn read_state_file(path: &Path) -> Result<Imported, ImportError> {
+    let fail = |cause: String| ImportError::Read { path: path.to_owned(), cause };
+    let found = std::fs::metadata(path).map_err(|error| fail(error.to_string()))?;
+    // Checked before opening: a pipe or a device would block or never end.
+    if !found.is_file() {
+        return Err(fail("it is not a regular file".into()));
+    }
+    if found.len() > IMPORT_BYTES_MAX as u64 {
+        return Err(ImportError::TooBig { found: found.len() });
+    }
+    let file = std::fs::File::open(path).map_err(|error| fail(error.to_string()))?;
+    let mut bytes = Vec::new();
+    file.take(IMPORT_BYTES_MAX as u64 + 1).read_to_end(&mut bytes).map_err(|error| fail(error.to_string()))?;
+    import::parse(&bytes)
 }
 
 /// What a store of an older format becomes.

@@ -26,8 +26,8 @@ mod writer;
 
 pub use command::{Resolve, Settlement};
 pub use errors::{OpenError, ProposeError, ResolveError, SelectError};
-pub use handle::{Broker, Reserve, Reserved, Settings};
-pub use import::{ImportReport, Imported, ImportedBinding};
+pub use handle::{Broker, Reserve, Reserved, Settings, read_state_file};
+pub use import::{ImportError, ImportReport, Imported, ImportedBinding};
 pub use receipts::{
     Receipt, ReceiptKey, ReceiptKind, ReceiptScope, ReceiptStatus, ResourceRefData, receipt_key, signature,
 };
