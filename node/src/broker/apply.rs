@@ -298,3 +298,6 @@ fn import_binding(state: &mut State, entry: &Stamped, row: &ImportRow, counts: &
     *counted += 1;
     state.bindings.insert(row.chat.clone(), binding);
 }
+
+#[cfg(test)]
+mod tests;

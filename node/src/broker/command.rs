@@ -345,3 +345,6 @@ fn bytes(what: &'static str, text: &str, max: usize) -> Result<(), TooLong> {
     }
     Err(TooLong { what, found: format!("{} bytes", text.len()), limit: format!("{max} bytes") })
 }
+
+#[cfg(test)]
+mod tests;

@@ -112,7 +112,7 @@ impl Broker {
         Self::start(store, &contents, settings, Box::new(clocks))
     }
 
-    fn start(
+    pub(super) fn start(
         store: ConsensusStore,
         contents: &Contents,
         settings: Settings,
@@ -437,7 +437,7 @@ pub fn read_state_file(path: &Path) -> Result<Imported, ImportError> {
 }
 
 /// What a store of an older format becomes.
-fn upgrade(older: Older) -> Vec<u8> {
+pub(super) fn upgrade(older: Older) -> Vec<u8> {
     match older {
         Older::Format1 { bindings } => State::from_plain_bindings(bindings, clock::now()).encode(),
     }

@@ -280,3 +280,123 @@ fn clip_front(text: &str, max: usize) -> String {
     }
     if max < '…'.len_utf8() { String::new() } else { format!("…{}", &text[start..]) }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn sign(arguments: Value) -> String {
+        signature(ReceiptKind::Call, &arguments)
+    }
+
+    fn widest() -> Receipt {
+        Receipt {
+            key: ReceiptKey("f".repeat(64)),
+            signature: "f".repeat(64),
+            operation_id: "\u{10FFFF}".repeat(128),
+            conversation: Some(Conversation::Connection("c".repeat(256))),
+            session: SessionId("s".repeat(96)),
+            cwd: "/ä".repeat(3_000),
+            kind: ReceiptKind::Call,
+            call_id: CallId("c".repeat(64)),
+            attempt: u32::MAX,
+            status: ReceiptStatus::Running,
+            reason: None,
+            created: Millis(u64::MAX),
+            updated: Millis(u64::MAX),
+            keep_from: Millis(u64::MAX),
+            resources: Vec::new(),
+            resources_left_out: 0,
+            imported: false,
+        }
+    }
+
+    fn resource(n: usize) -> ResourceRefData {
+        ResourceRefData {
+            uri: format!("chappie://session/s/file/{n}/name"),
+            name: "name".into(),
+            mime_type: "text/plain".into(),
+            size: u64::MAX,
+            source_read_at: None,
+        }
+    }
+
+    fn size(receipt: &Receipt) -> usize {
+        postcard::to_stdvec(receipt).unwrap().len() + receipt.key.0.len() + 1
+    }
+
+    #[test]
+    fn s8_1_a_signature_does_not_depend_on_the_order_of_keys() {
+        let one = sign(json!({"a": 1, "b": {"x": [1, {"p": 1, "q": 2}], "y": null}}));
+        assert_eq!(one, sign(json!({"b": {"y": null, "x": [1, {"q": 2, "p": 1}]}, "a": 1})));
+        assert_ne!(one, sign(json!({"b": {"y": null, "x": [{"q": 2, "p": 1}, 1]}, "a": 1})));
+        assert_eq!(one.len(), 64);
+    }
+
+    #[test]
+    fn s8_1_only_the_url_of_a_file_rotates() {
+        let with = |url: &str, id: &str| sign(json!({"files": [{"file_id": id, "download_url": url}], "paths": ["p"]}));
+        assert_eq!(with("https://a", "f"), with("https://b", "f"));
+        assert_ne!(with("https://a", "f"), with("https://a", "g"));
+        let nested = |url: &str| sign(json!({"calls": [{"arguments": {"download_url": url}}]}));
+        assert_ne!(nested("a"), nested("b"));
+    }
+
+    #[test]
+    fn s8_1_the_target_and_the_identity_are_not_arguments_but_a_transfers_other_side_is() {
+        let plain = sign(json!({"paths": ["p"]}));
+        assert_eq!(plain, sign(json!({"paths": ["p"], "operationId": "o", "sessionId": "s"})));
+        let to = |session: &str| sign(json!({"to": {"sessionId": session, "paths": ["p"]}}));
+        assert_ne!(to("a"), to("b"));
+        assert_ne!(plain, signature(ReceiptKind::Chat, &json!({"paths": ["p"]})));
+    }
+
+    #[test]
+    fn s8_1_keys_of_different_operations_cannot_collide() {
+        let chat = |id: &str| Conversation::Chat(id.into());
+        let session = SessionId::from("chat:a");
+        let keys = [
+            receipt_key(ReceiptScope::Conversation(&chat("a")), ReceiptKind::Call, "o"),
+            receipt_key(ReceiptScope::Conversation(&chat("a\",\"call")), ReceiptKind::Call, "o"),
+            receipt_key(ReceiptScope::Conversation(&chat("a")), ReceiptKind::Chat, "o"),
+            receipt_key(ReceiptScope::Conversation(&Conversation::Connection("a".into())), ReceiptKind::Call, "o"),
+            receipt_key(ReceiptScope::Session(&session), ReceiptKind::Call, "o"),
+        ];
+        assert_eq!(keys.iter().collect::<std::collections::BTreeSet<_>>().len(), keys.len());
+        assert_eq!(keys[0], receipt_key(ReceiptScope::Conversation(&chat("a")), ReceiptKind::Call, "o"));
+    }
+
+    #[test]
+    fn f26_the_widest_receipt_fits_with_its_reason_and_keeps_the_end_of_its_folder() {
+        let mut receipt = widest();
+        receipt.fit();
+        assert!(size(&receipt) <= RECEIPT_BYTES_MAX - REASON_BYTES_MAX, "{}", size(&receipt));
+        assert!(receipt.cwd.starts_with('…') && receipt.cwd.ends_with("/ä"), "{}", receipt.cwd);
+        receipt.change(ReceiptStatus::Uncertain, Some(&"ü".repeat(500)), Millis(u64::MAX));
+        assert_eq!(receipt.reason.as_ref().map(String::len), Some(REASON_BYTES_MAX));
+        assert!(size(&receipt) <= RECEIPT_BYTES_MAX, "{}", size(&receipt));
+    }
+
+    #[test]
+    fn f26_references_that_do_not_fit_are_counted_and_room_for_their_stamps_is_kept() {
+        let mut receipt = Receipt { operation_id: "op".into(), cwd: "/w".into(), ..widest() };
+        let resources: Vec<_> = (0..64).map(resource).collect();
+        receipt.add_resources(&resources, 5);
+        let kept = receipt.resources.len();
+        assert!(kept > 2);
+        assert_eq!(receipt.resources_left_out as usize, 64 - kept + 5);
+        for resource in &mut receipt.resources {
+            resource.source_read_at = Some(Millis(u64::MAX));
+        }
+        assert!(size(&receipt) <= RECEIPT_BYTES_MAX, "{}", size(&receipt));
+    }
+
+    #[test]
+    fn the_same_reference_is_kept_once() {
+        let mut receipt = Receipt { operation_id: "op".into(), cwd: "/w".into(), ..widest() };
+        receipt.add_resources(&[resource(1), resource(1)], 0);
+        assert_eq!((receipt.resources.len(), receipt.resources_left_out), (1, 0));
+    }
+}

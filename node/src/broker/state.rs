@@ -72,7 +72,7 @@ pub enum DecodeError {
     /// A version of a newer program, or nonsense.
     #[error("the record has version {found}, this program knows up to {known}")]
     Version {
-        /// First byte; `None` when there was none.
+        /// The first byte.
         found: u8,
         /// What this program writes.
         known: u8,
@@ -126,5 +126,76 @@ pub(super) fn decode<T: for<'a> Deserialize<'a>>(known: u8, bytes: &[u8]) -> Res
         }
         [version, ..] => Err(DecodeError::Version { found: *version, known }),
         [] => Err(DecodeError::Damaged("it is empty".into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        broker::receipts::{ReceiptKind, ReceiptStatus, ResourceRefData},
+        ids::{CallId, Conversation},
+    };
+
+    fn sample() -> State {
+        let resource =
+            ResourceRefData { uri: "u".into(), name: "n".into(), mime_type: "m".into(), size: 9, source_read_at: None };
+        let receipt = Receipt {
+            key: ReceiptKey("k".into()),
+            signature: "g".into(),
+            operation_id: "o".into(),
+            conversation: Some(Conversation::Chat("c".into())),
+            session: SessionId::from("s"),
+            cwd: "/".into(),
+            kind: ReceiptKind::Chat,
+            call_id: CallId::from("i"),
+            attempt: 1,
+            status: ReceiptStatus::NeverRun,
+            reason: Some("r".into()),
+            created: Millis(4),
+            updated: Millis(5),
+            keep_from: Millis(6),
+            resources: vec![resource],
+            resources_left_out: 7,
+            imported: true,
+        };
+        let mut state = State::from_plain_bindings([("c".into(), "s".into())], Millis(2));
+        state.applied = 8;
+        state.receipts.insert(receipt.key.clone(), receipt);
+        state.delivered.insert("d".into(), Delivered { conversation: "chat:c".into(), at: Millis(3) });
+        state
+    }
+
+    #[test]
+    fn a_state_keeps_its_bytes() {
+        let hex: String = sample().encode().iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(
+            hex,
+            "02080202010163017302020001016b016b0167016f010001630173012f0001690103010172040506010175016e016d0900070101016406636861743a6303"
+        );
+        assert_eq!(State::decode(&sample().encode()), Ok(sample()));
+    }
+
+    #[test]
+    fn a_state_of_another_version_or_cut_short_is_an_error() {
+        let bytes = sample().encode();
+        let newer = [&[STATE_VERSION + 1], &bytes[1..]].concat();
+        assert_eq!(State::decode(&newer), Err(DecodeError::Version { found: 3, known: 2 }));
+        assert!((0..bytes.len()).all(|cut| State::decode(&bytes[..cut]).is_err()));
+    }
+
+    #[test]
+    fn s6_2_a_binding_expires_after_30_days_of_the_later_of_both_uses() {
+        let at = Millis(1_000);
+        let binding = Binding { session: SessionId::from("s"), last_used: at, idle_from: at, revision: 1 };
+        for (seen, age, expired) in [
+            (None, BINDING_IDLE_MS, false),
+            (None, BINDING_IDLE_MS + 1, true),
+            (Some(500), BINDING_IDLE_MS + 1, true),
+            (Some(1_001), BINDING_IDLE_MS + 1, false),
+        ] {
+            assert_eq!(binding.expired(seen.map(Millis), at.plus(age)), expired, "{seen:?} {age}");
+        }
+        assert!(!binding.prunable(at.plus(BINDING_PRUNE_MS)) && binding.prunable(at.plus(BINDING_PRUNE_MS + 1)));
     }
 }

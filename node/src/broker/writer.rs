@@ -381,14 +381,14 @@ fn drain(first: Message, queue: &Receiver<Message>) -> (Vec<Job>, Option<Message
     }
 }
 
-/// Sends the reply; what nobody receives any more is taken back. The reservation ends after that, so that a waiter never
-/// sees a session free that is about to be bound.
+/// Ends the reservation and sends the reply; what nobody receives any more is taken back. A bind is in the state by now, so
+/// that no waiter takes its session for free in between.
 fn answer(shared: &Shared, job: Job, result: Result<Reply, ProposeError>) {
     let Job { command, answer, seq, hold } = job;
+    drop(hold);
     if let Some(Err(Ok(reply))) = answer.map(|answer| answer.send(result)) {
         shared.abandon(&command, seq, &reply);
     }
-    drop(hold);
 }
 
 /// The state that a store holds.

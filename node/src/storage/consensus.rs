@@ -408,3 +408,8 @@ fn write_copy(path: &Path, contents: &Contents) -> Result<(), redb::Error> {
     transaction.commit()?;
     Ok(())
 }
+
+#[cfg(test)]
+pub(crate) mod faulty;
+#[cfg(test)]
+pub(crate) mod tests;

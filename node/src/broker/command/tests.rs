@@ -1,0 +1,86 @@
+//! Pinned bytes: an entry that an older program wrote must decode to the same command for ever.
+
+use super::*;
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn samples() -> Vec<(&'static str, Command)> {
+    let session = || SessionId::from("s");
+    let key = || ReceiptKey("k".into());
+    let binding = Binding { session: session(), last_used: Millis(3), idle_from: Millis(4), revision: 5 };
+    let resource = ResourceRefData {
+        uri: "u".into(),
+        name: "n".into(),
+        mime_type: "m".into(),
+        size: 6,
+        source_read_at: Some(Millis(7)),
+    };
+    let reservation = Reservation {
+        key: key(),
+        signature: "g".into(),
+        operation_id: "o".into(),
+        conversation: Some(Conversation::Connection("c".into())),
+        session: session(),
+        cwd: "/".into(),
+        kind: ReceiptKind::Call,
+        call_id: CallId::from("i"),
+    };
+    let settle = |outcome| Command::Settle { key: key(), attempt: 2, outcome, left_out: 1 };
+    let row = ImportRow { chat: "c".into(), session: session(), last_used: None };
+    vec![
+        ("bind", Command::Bind { chat: "c".into(), session: session(), expected: Some(1) }),
+        ("touch", Command::Touch { chat: "c".into(), revision: 2 }),
+        ("restore", Command::Restore { chat: "c".into(), revision: 2, previous: Some(binding) }),
+        ("reserve", Command::Reserve(reservation)),
+        ("completed", settle(Settlement::Completed { resources: vec![resource] })),
+        ("uncertain", settle(Settlement::Uncertain { reason: "r".into() })),
+        ("never-run", settle(Settlement::NeverRun)),
+        ("resolve", Command::Resolve { key: key(), how: Resolve::NotDone }),
+        ("deliver", Command::Deliver { conversation: "c".into(), ids: vec!["i".into()] }),
+        ("forget", Command::Forget { ids: vec!["i".into()] }),
+        ("jump", Command::Jump { gap_ms: 300 }),
+        ("source-read", Command::SourceRead { conversation: Conversation::Chat("c".into()), uri: "u".into() }),
+        ("import", Command::Import { bindings: vec![row], receipts: vec![] }),
+    ]
+}
+
+const GOLDEN: &[(&str, &str)] = &[
+    ("bind", "01010200016301730101"),
+    ("touch", "01010201016302"),
+    ("restore", "01010202016302010173030405"),
+    ("reserve", "01010203016b0167016f010101630173012f010169"),
+    ("completed", "01010204016b0200010175016e016d06010701"),
+    ("uncertain", "01010204016b0201017201"),
+    ("never-run", "01010204016b020201"),
+    ("resolve", "01010205016b01"),
+    ("deliver", "010102060163010169"),
+    ("forget", "01010207010169"),
+    ("jump", "01010208ac02"),
+    ("source-read", "010102090001630175"),
+    ("import", "0101020a01016301730000"),
+];
+
+#[test]
+fn entries_keep_their_bytes() {
+    for ((name, command), (golden, bytes)) in samples().into_iter().zip(GOLDEN) {
+        let entry = Stamped { at: Millis(1), index: 2, command };
+        assert_eq!((name, hex(&entry.encode()).as_str()), (*golden, *bytes));
+        assert_eq!(Stamped::decode(&entry.encode()), Ok(entry));
+    }
+    assert_eq!(samples().len(), GOLDEN.len());
+}
+
+#[test]
+fn an_entry_of_a_newer_version_or_cut_short_is_an_error() {
+    let (_, command) = samples().remove(0);
+    let bytes = Stamped { at: Millis(1), index: 2, command }.encode();
+    let newer = [&[2], &bytes[1..]].concat();
+    assert_eq!(Stamped::decode(&newer), Err(DecodeError::Version { found: 2, known: 1 }));
+    for cut in 0..bytes.len() {
+        assert!(Stamped::decode(&bytes[..cut]).is_err(), "cut at {cut}");
+    }
+    assert!(Stamped::decode(&[&bytes[..], &[0]].concat()).is_err());
+    assert!(Stamped::decode(&[1, 1, 2, 200]).is_err());
+}
