@@ -20,6 +20,8 @@ pub use protocol::{
     BrokerRow, CommandError, Finding, ImportRow, LOG_LIMIT_MAX, LogEntry, LogPage, LogQuery, PeerRow, QuorumRow,
     ReceiptReport, ReceiptRow, Resolution, SessionNew, SessionRow, SessionStatus, StatusReport,
 };
+pub use server::Server;
+pub use socket::SocketError;
 
 /// What a command gives, later.
 pub type Reply<'a, T> = BoxFuture<'a, Result<T, CommandError>>;
