@@ -360,4 +360,6 @@ pub fn request_identity(conversation: Option<&Conversation>, request_id: &str, s
 }
 
 #[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
 mod tests;

@@ -27,3 +27,6 @@ pub use surface::{
     Annotations, Answer, Caller, Content, Request, ResourceError, ResourceRead, Surface, Ticket, ToolSpec, UnknownTool,
 };
 pub use toolbox::Toolbox;
+
+#[cfg(test)]
+mod tests;
