@@ -20,14 +20,11 @@ use tokio::{net::unix::pipe, time};
 
 use self::output::Collector;
 use super::{
-    ToolContext, ToolEnv, ToolOutput, arguments,
+    ToolContext, ToolEnv, ToolOutput, arguments, check_folder,
     group::{self, Ended, Exit, Group, Marker, StartError},
     spool::{Report, Spool},
 };
-use crate::{
-    content::JsonObject,
-    host::{HostError, ToolDefinition},
-};
+use crate::{content::JsonObject, host::ToolDefinition};
 
 /// One day: longer work belongs to `process`.
 const TIMEOUT_SECONDS_MAX: f64 = 86_400.0;
@@ -128,7 +125,11 @@ impl Request {
             let _ = time::timeout(GONE_WAIT, running.group.wait()).await;
         }
         let (spool, held_open) = collector.finish().await;
-        let background = if held_open { running.group.remaining().await } else { Vec::new() };
+        let mut background = Vec::new();
+        if let Some(pipe) = held_open {
+            background = running.group.remaining().await;
+            tokio::spawn(output::drop_output(pipe));
+        }
         let notes =
             Notes { finish, left, background: background.iter().map(|p| p.pid).collect(), shell: running.shell };
         notes.answer(spool, context, begun.elapsed()).await
@@ -147,7 +148,7 @@ struct Running {
 impl Running {
     /// Starts `command`; blocks for the moment that takes. The error is the answer.
     fn start(command: &str, env: &ToolEnv, context: &ToolContext) -> Result<Self, String> {
-        check_folder(&env.cwd)?;
+        check_folder(&env.cwd).map_err(|error| error.to_string())?;
         let (shell, note) = find_shell()?;
         let mut process = group::command(&shell, &env.cwd);
         let script = add_command(&mut process, command, &env.outputs, &context.member)?;
@@ -161,7 +162,7 @@ impl Running {
             // The folder may have gone since it was checked.
             StartError::Spawn(cause) => match check_folder(&env.cwd) {
                 Ok(()) => format!("cannot start {} in {}: {cause}", shell.display(), env.cwd.display()),
-                Err(folder) => folder,
+                Err(folder) => folder.to_string(),
             },
             StartError::Record { .. } => error.to_string(),
         })?;
@@ -275,16 +276,6 @@ fn check_timeout(seconds: f64) -> Result<Duration, String> {
     } else {
         Err(format!("timeout must be above 0 and at most {TIMEOUT_SECONDS_MAX} seconds, got {seconds}"))
     }
-}
-
-/// Says clearly that the session's folder is gone; the system's own error would name the shell.
-pub(super) fn check_folder(cwd: &Path) -> Result<(), String> {
-    let cause = match fs::metadata(cwd) {
-        Ok(found) if found.is_dir() => return Ok(()),
-        Ok(_) => "it is not a folder".to_owned(),
-        Err(cause) => cause.to_string(),
-    };
-    Err(HostError::Folder { path: cwd.to_owned(), cause }.to_string())
 }
 
 /// bash, else sh with a word about it.

@@ -7,6 +7,7 @@ pub mod edit_core;
 pub mod find;
 pub mod grep;
 pub mod group;
+pub mod host;
 pub mod locks;
 pub mod ls;
 pub mod paths;
@@ -22,14 +23,19 @@ pub mod text;
 mod walk;
 pub mod write;
 
-use std::path::PathBuf;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
+pub use self::host::{NativeHost, NativeHosts};
 use self::{locks::PathLocks, seen::SeenFiles};
 use crate::{
     budget::TextBudget,
+    host::HostError,
     ids::{CallId, SessionId},
 };
 
@@ -65,6 +71,16 @@ pub struct ToolContext {
     pub reader: Option<String>,
     /// Text this member may give back; the tool cuts its own output to it, with advice on how to read on.
     pub budget: TextBudget,
+}
+
+/// Whether the session's folder is there. The system's own error would name the program that was to run in it.
+fn check_folder(cwd: &Path) -> Result<(), HostError> {
+    let cause = match fs::metadata(cwd) {
+        Ok(found) if found.is_dir() => return Ok(()),
+        Ok(_) => "it is not a folder".to_owned(),
+        Err(cause) => cause.to_string(),
+    };
+    Err(HostError::Folder { path: cwd.to_owned(), cause })
 }
 
 /// What a tool gives back, before images go to the blob store.

@@ -13,7 +13,7 @@ use tokio::time::{self, Instant};
 use super::{
     ToolContext, ToolEnv, ToolOutput,
     arguments::{self, Positive},
-    bash, group,
+    bash, check_folder, group,
     process_table::{Entry, RUNNING_MAX, STOP_GRACE, Start, State, Table},
 };
 use crate::{clock, content::JsonObject, host::ToolDefinition};
@@ -185,7 +185,7 @@ async fn start(
     }
     let cwd = env.cwd.clone();
     let entry = blocking(move || {
-        bash::check_folder(&cwd)?;
+        check_folder(&cwd).map_err(|error| error.to_string())?;
         if table.running() >= RUNNING_MAX {
             return Err(format!(
                 "{RUNNING_MAX} processes of this session run already, the most there may be; stop one of them first \
@@ -327,12 +327,13 @@ fn details(entry: &Entry, state: State) -> Value {
     details
 }
 
-/// The state as soon as it is no longer running, or after `wait`.
+/// The state as soon as it is known to be no longer running, or after `wait`.
 async fn settled(entry: &Entry, wait: Duration) -> State {
     let deadline = Instant::now() + wait;
     loop {
         let state = entry.state();
-        if state != State::Running || Instant::now() >= deadline {
+        // A process that was just killed is lost for the moment until `watch` has written down by what.
+        if !matches!(state, State::Running | State::Lost) || Instant::now() >= deadline {
             return state;
         }
         time::sleep(LOOK_AGAIN).await;

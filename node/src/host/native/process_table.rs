@@ -286,11 +286,12 @@ impl Entry {
         Some(Identity { pid: leader.pid, start: leader.start })
     }
 
-    /// Whether the wrapper lives. Without a known leader the marker decides.
+    /// Whether the wrapper lives, or has ended and `watch` is about to write down how. Without a known leader the marker
+    /// decides.
     fn leads(&self) -> bool {
         match (&self.meta.leader, self.leader()) {
             (None, _) => !self.target().living().is_empty(),
-            (Some(_), leader) => leader.is_some_and(Identity::is_alive),
+            (Some(_), leader) => leader.is_some_and(|leader| leader.is_alive() || leader.awaits_us()),
         }
     }
 

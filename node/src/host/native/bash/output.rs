@@ -40,21 +40,14 @@ impl Collector {
         Self { ended, task: tokio::spawn(collect(pipe, spool, end)) }
     }
 
-    /// The command has ended: takes what is in the pipe. Gives the spool and whether somebody still holds the pipe.
-    pub(super) async fn finish(self) -> (Spool, bool) {
+    /// The command has ended: takes what is in the pipe. Gives the spool, and the pipe when somebody still holds it.
+    pub(super) async fn finish(self) -> (Spool, Option<Receiver>) {
         // The task may have seen the end of the pipe already.
         let _ = self.ended.send(());
-        match self.task.await {
-            Ok((spool, pipe)) => {
-                let held = pipe.is_some();
-                if let Some(pipe) = pipe {
-                    tokio::spawn(drop_output(pipe));
-                }
-                (spool, held)
-            }
-            // Our bug, or the runtime is going down: the host makes it this member's error.
-            Err(error) => std::panic::resume_unwind(Box::new(format!("reading the output failed: {error}"))),
-        }
+        // Our bug, or the runtime is going down: the host makes it this member's error.
+        self.task
+            .await
+            .unwrap_or_else(|e| std::panic::resume_unwind(Box::new(format!("reading the output failed: {e}"))))
     }
 }
 
@@ -106,7 +99,7 @@ async fn collect(
 }
 
 /// Reads on for nobody, see [`DROPPED_BYTES_MAX`].
-async fn drop_output(pipe: Receiver) {
+pub(super) async fn drop_output(pipe: Receiver) {
     let Some(_reading) = Reading::begin() else { return };
     let mut buffer = vec![0; READ_BYTES];
     let mut dropped = 0;

@@ -51,6 +51,13 @@ impl Identity {
         }
     }
 
+    /// Whether it has ended and waits for this process to ask how.
+    #[must_use]
+    pub fn awaits_us(self) -> bool {
+        let own = i32::try_from(std::process::id()).unwrap_or_default();
+        stat(self.pid).is_some_and(|process| process.id == self && process.ended && process.parent == own)
+    }
+
     /// Sends `signal` to this process and to no later owner of its pid. A process that is gone is no error.
     pub fn signal(self, signal: Signal) {
         let Some(pid) = Pid::from_raw(self.pid) else { return };
