@@ -35,7 +35,7 @@ pub(crate) const MODULES: [(&str, u8); 22] = [
 const LEAF: &str = "ids";
 
 /// Imports inside a row that are allowed: the left one stands on the right one.
-const SIDEWAYS: [(&str, &str); 13] = [
+const SIDEWAYS: [(&str, &str); 8] = [
     ("main", "cli"),
     ("doors", "mcp"),
     ("doors", "tools"),
@@ -44,11 +44,6 @@ const SIDEWAYS: [(&str, &str); 13] = [
     ("broker::handle", "storage"),
     ("broker::writer", "storage"),
     ("broker::errors", "storage"),
-    ("broker::selecting", "storage"),
-    ("budget", "content"),
-    ("broker", "content"),
-    ("broker", "budget"),
-    ("content", "budget"),
 ];
 
 /// Imports that the rows would allow and that are refused all the same, with what is excepted.

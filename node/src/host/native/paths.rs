@@ -240,14 +240,14 @@ mod tests {
 
     #[test]
     fn paths_resolve_from_the_working_folder_and_home() {
-        let at = |given| resolve(given, Path::new("/work"), Path::new("/home/u")).unwrap();
-        assert_eq!(at("a/b"), Path::new("/work/a/b"));
+        let at = |given| resolve(given, Path::new("/src"), Path::new("/home/u")).unwrap();
+        assert_eq!(at("a/b"), Path::new("/src/a/b"));
         assert_eq!(at("/etc/x"), Path::new("/etc/x"));
         assert_eq!(at("~"), Path::new("/home/u"));
         assert_eq!(at("~/a"), Path::new("/home/u/a"));
         assert_eq!(at("~//etc"), Path::new("/home/u/etc"));
-        assert_eq!(at("~u/a"), Path::new("/work/~u/a"));
-        assert_eq!(at("vide é 👍"), Path::new("/work/vide é 👍"));
+        assert_eq!(at("~u/a"), Path::new("/src/~u/a"));
+        assert_eq!(at("vide é 👍"), Path::new("/src/vide é 👍"));
     }
 
     #[test]

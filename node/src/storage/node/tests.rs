@@ -1,3 +1,5 @@
+//! The node's store over a real file: what is acknowledged is there after reopening.
+
 use super::*;
 use crate::ids::{CallId, SessionId};
 

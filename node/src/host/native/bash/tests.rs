@@ -1,3 +1,5 @@
+//! The bash tool with real shells: output, exit, timeout, cancellation, children.
+
 use std::{os::unix::fs::PermissionsExt, time::Instant};
 
 use tokio_util::sync::CancellationToken;

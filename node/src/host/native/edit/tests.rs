@@ -1,3 +1,5 @@
+//! The edit tool over real files: all edits of a call or none, and what of a file is kept.
+
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
 use serde_json::{Value, json};

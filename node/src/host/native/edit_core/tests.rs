@@ -1,3 +1,5 @@
+//! Replacement as a function of bytes: exact, unique, all or none, line ends kept.
+
 use super::*;
 use crate::budget::TextBudget;
 

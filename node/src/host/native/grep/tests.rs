@@ -1,3 +1,5 @@
+//! The grep tool over real folders: matches, limits, and what is skipped.
+
 use std::{
     fs,
     os::unix::fs::{PermissionsExt, symlink},

@@ -1,3 +1,5 @@
+//! Process groups: ending everything a call started, whatever it did to hide.
+
 use std::process::Stdio;
 
 use super::*;

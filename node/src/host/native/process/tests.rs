@@ -1,3 +1,5 @@
+//! The process tool: start, output, input, stop, list, and what outlives the node.
+
 use std::path::PathBuf;
 
 use super::*;

@@ -1,3 +1,5 @@
+//! The table of long processes: who runs, who ended and how, across restarts and boots.
+
 use std::time::{Duration, SystemTime};
 
 use super::*;

@@ -1,3 +1,5 @@
+//! Spooled output: what is kept, what goes to the file, and how the notice reads on.
+
 use std::os::unix::fs::PermissionsExt;
 
 use super::*;

@@ -1,3 +1,5 @@
+//! Staged files: whole or absent, with the mode and owner they had.
+
 use std::os::unix::fs::{PermissionsExt, symlink};
 
 use rustix::fs::{Gid, Uid, XattrFlags, fchown, getxattr, setxattr};

@@ -1,3 +1,5 @@
+//! The write tool over real files: made, replaced, linked, refused.
+
 use std::{
     fs,
     os::unix::fs::{MetadataExt, PermissionsExt, symlink},
