@@ -12,8 +12,8 @@ use std::{
 };
 
 use super::{
-    Part, ToolContext, ToolEnv, ToolOutput, bash, check_folder, find, grep, locks::PathLocks, ls, process,
-    process_table::Table, seen::SeenFiles,
+    Part, ToolContext, ToolEnv, ToolOutput, bash, check_folder, edit, find, grep, locks::PathLocks, ls, process,
+    process_table::Table, seen::SeenFiles, write,
 };
 use crate::{
     budget::TextBudget,
@@ -119,13 +119,23 @@ fn inspect(cwd: &Path, node_home: &Path) -> Result<Inspection, HostError> {
 
 /// The tools, in the order in which they are shown.
 fn definitions() -> Vec<ToolDefinition> {
-    vec![bash::definition(), grep::definition(), find::definition(), ls::definition(), process::definition()]
+    vec![
+        bash::definition(),
+        edit::definition(),
+        write::definition(),
+        grep::definition(),
+        find::definition(),
+        ls::definition(),
+        process::definition(),
+    ]
 }
 
 /// Runs the tool called `name`.
 async fn run_tool(name: &str, arguments: JsonObject, env: &ToolEnv, context: &ToolContext) -> ToolOutput {
     match name {
         "bash" => bash::run(arguments, env, context).await,
+        "edit" => edit::run(arguments, env, context).await,
+        "write" => write::run(arguments, env, context).await,
         "grep" => grep::run(arguments, env, context).await,
         "find" => find::run(arguments, env, context).await,
         "ls" => ls::run(arguments, env, context).await,

@@ -94,6 +94,21 @@ async fn results_carry_the_ids_of_their_calls_and_their_facts() {
 }
 
 #[tokio::test]
+async fn dev_07_two_edits_of_one_file_in_one_batch_are_both_there() {
+    let world = World::new();
+    let numbers: String = (1..=100).map(|n| format!("{n}\n")).collect();
+    fs::write(world.cwd().join("n.txt"), &numbers).unwrap();
+    let edit = |old: &str, new: &str| {
+        let edits = json!([{"oldText": format!("\n{old}\n"), "newText": format!("\n{new}\n")}]);
+        ("edit", json!({"path": "n.txt", "edits": edits}))
+    };
+    let results = world.call(&[edit("50", "FIFTY"), edit("75", "SEVENTYFIVE")]).await;
+    assert!(results.iter().all(|r| !r.is_error), "{results:?}");
+    let wanted = numbers.replace("\n50\n", "\nFIFTY\n").replace("\n75\n", "\nSEVENTYFIVE\n");
+    assert_eq!(fs::read_to_string(world.cwd().join("n.txt")).unwrap(), wanted);
+}
+
+#[tokio::test]
 async fn a_cancelled_batch_keeps_what_finished_and_starts_nothing_more() {
     let world = World::new();
     let seconds = format!("6{}", std::process::id());
@@ -151,7 +166,7 @@ async fn inspection_names_tools_skills_and_the_global_instructions() {
     let world = World::new();
     let inspection = world.host.inspect().await.unwrap();
     let names: Vec<_> = inspection.tools.iter().map(|tool| tool.name.as_str()).collect();
-    assert_eq!(names, ["bash", "grep", "find", "ls", "process"]);
+    assert_eq!(names, ["bash", "edit", "write", "grep", "find", "ls", "process"]);
     for tool in &inspection.tools {
         assert_eq!(tool.parameters["additionalProperties"], json!(false), "{}", tool.name);
         assert!(tool.description.contains('\n'), "{}: a first line and more", tool.name);
