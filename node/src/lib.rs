@@ -1,5 +1,6 @@
 //! The program `chappie`. Start at [`app`], which builds everything in order; see docs/ARCHITECTURE.md for the map.
 
+pub mod app;
 pub mod broker;
 pub mod budget;
 pub mod cli;

@@ -57,6 +57,17 @@ pub struct Bound {
     pub(super) window: Option<Millis>,
 }
 
+impl Bound {
+    /// The default that the conversation left for this one: `None` when nothing changed, `Some(None)` when it had none.
+    #[must_use]
+    pub fn left(&self) -> Option<Option<&SessionId>> {
+        self.change.as_ref().map(|change| match change {
+            Change::Saved { previous, .. } => previous.as_ref().map(|binding| &binding.session),
+            Change::Held { previous, .. } => previous.as_ref(),
+        })
+    }
+}
+
 /// The changed default and what it was.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Change {

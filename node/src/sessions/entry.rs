@@ -81,8 +81,6 @@ pub enum Event {
     Cancelled,
     /// A conversation read the history; never part of a page itself.
     History,
-    /// A result missed its response and waits for a later one.
-    ResultSaved,
     /// The node stopped while an operation ran.
     Interrupted,
 }

@@ -11,7 +11,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use tokio::sync::watch;
+use tokio::{runtime::Handle, sync::watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
@@ -117,14 +117,17 @@ pub struct Operations {
     broker: Broker,
     inner: Mutex<Inner>,
     tasks: TaskTracker,
+    /// Tickets settle wherever a connection is dropped, which need not be inside the runtime.
+    runtime: Handle,
     stopping: CancellationToken,
 }
 
 impl Operations {
-    /// An owner without runs; [`super::Sessions::open`] recovers what the journal holds.
+    /// An owner without runs; [`super::Sessions::open`] recovers what the journal holds. Inside a tokio runtime.
     #[must_use]
     pub fn new(store: NodeStore, broker: Broker, stopping: CancellationToken) -> Arc<Self> {
-        Arc::new(Self { store, broker, inner: Mutex::default(), tasks: TaskTracker::new(), stopping })
+        let (tasks, runtime) = (TaskTracker::new(), Handle::current());
+        Arc::new(Self { store, broker, inner: Mutex::default(), tasks, runtime, stopping })
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {

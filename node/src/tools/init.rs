@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{
     compose::{Composer, refusal},
     initialization::initialization,
-    operate::take,
+    operate::{announce, take},
     riding::Riding,
     surface::{Annotations, Answer, Request, Ticket, ToolSpec},
     toolbox::{Toolbox, input_schema, spec as tool_spec},
@@ -16,8 +16,7 @@ use crate::{
     broker::{Ask, Mode, Purpose},
     clock,
     host::{Inspection, ToolDefinition},
-    ids::{Conversation, SessionId},
-    sessions::entry::Event,
+    ids::SessionId,
 };
 
 pub(super) fn spec() -> ToolSpec {
@@ -66,10 +65,7 @@ pub(super) async fn run(toolbox: &Arc<Toolbox>, request: Request) -> Answer {
             return refusal(format!("{error}; the default session is as it was"));
         }
     };
-    if selection.bound.is_some() {
-        let who = caller.conversation.as_ref().map_or_else(|| "?".into(), Conversation::short);
-        session.notice(Event::Joined, format!("ChatGPT {who} joined"));
-    }
+    announce(toolbox, &caller, &selection, &session);
     let mode = selection.mode.unwrap_or(Mode::Executor);
     let mut composer = Composer::new(&toolbox.blobs);
     let mut header = json!({

@@ -17,7 +17,8 @@ use super::{
 };
 use crate::{
     broker::{
-        Ask, Purpose, ReceiptKind, ReceiptScope, Reserve, Reserved, Selection, Settlement, receipt_key, signature,
+        Ask, Bound, Purpose, ReceiptKind, ReceiptScope, Reserve, Reserved, Selection, Settlement, receipt_key,
+        signature,
     },
     budget::TextBudget,
     clock,
@@ -75,9 +76,7 @@ pub(super) async fn operate(toolbox: &Arc<Toolbox>, request: Request, job: Job) 
     let Some(session) = toolbox.sessions.find(&selection.session) else {
         return refusal(format!("session {} ended just now; nothing was done", selection.session));
     };
-    if selection.bound.is_some() {
-        session.notice(Event::Joined, format!("ChatGPT {} joined", short(&caller)));
-    }
+    announce(toolbox, &caller, &selection, &session);
     let target = Target { selection, session, call_id, deadline };
     let signed = signature(job.kind, &job.signed);
     let request_key = caller
@@ -237,6 +236,16 @@ fn operation(call_id: &CallId, status: &str, budget: Duration) -> Value {
             "Still {status} after {seconds} s and going on by itself: do not send it again. Its result comes once with a later result (deferredResult {call_id}); follow it with history and wait: true. Put work of this length into the process tool."
         ),
     })
+}
+
+/// Tells the sessions when a conversation's default changed.
+pub(super) fn announce(toolbox: &Toolbox, caller: &Caller, selection: &Selection, session: &Session) {
+    let Some(left) = selection.bound.as_ref().and_then(Bound::left) else { return };
+    let who = short(caller);
+    session.notice(Event::Joined, format!("ChatGPT {who} joined"));
+    if let Some(previous) = left.filter(|id| **id != selection.session).and_then(|id| toolbox.sessions.find(id)) {
+        previous.notice(Event::Left, format!("ChatGPT {who} left for session {}", selection.session));
+    }
 }
 
 fn short(caller: &Caller) -> String {

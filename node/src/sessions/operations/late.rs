@@ -169,7 +169,7 @@ impl Operations {
             return;
         }
         let (this, conversation) = (Arc::clone(self), conversation.clone());
-        self.tasks.spawn(async move {
+        let work = async move {
             let ids: Vec<String> = rows.iter().map(|waiting| waiting.row.call_id.0.clone()).collect();
             if let Err(error) = this.broker.delivered(&conversation, ids.clone()).await {
                 // The journal keeps them as offered: a restart delivers them again, marked.
@@ -182,7 +182,8 @@ impl Operations {
             {
                 tracing::debug!(%error, "delivered ids stay until the next delivery");
             }
-        });
+        };
+        self.tasks.spawn_on(work, &self.runtime);
     }
 
     fn drop_payloads(&self, gone: Vec<Waiting>) -> Written {

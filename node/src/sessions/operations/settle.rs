@@ -32,7 +32,7 @@ impl Operations {
     /// Reports an outcome until the broker confirms it or the node stops.
     pub(in crate::sessions) fn settle_later(self: &Arc<Self>, row: JournalRow) {
         let this = Arc::clone(self);
-        self.tasks.spawn(async move {
+        let work = async move {
             let mut pause = REPORT_FIRST;
             while !this.report(&row).await {
                 tokio::select! {
@@ -40,7 +40,9 @@ impl Operations {
                     () = tokio::time::sleep(pause) => pause = (pause * 2).min(REPORT_LAST),
                 }
             }
-        });
+            this.mark_settled(&row).await;
+        };
+        self.tasks.spawn_on(work, &self.runtime);
     }
 
     async fn report(&self, row: &JournalRow) -> bool {
@@ -51,19 +53,21 @@ impl Operations {
             RowState::Interrupted(_) => Settlement::Uncertain { reason: interrupted(&row.label) },
         };
         match self.broker.settle(claim.key.clone(), claim.attempt, settlement).await {
-            Ok(()) => {
-                let mut settled: JournalRow = row.clone();
-                settled.settled = true;
-                if let Ok(Some(current)) = self.store.read::<JournalRow>(&Key::journal(&row.call_id)) {
-                    settled = JournalRow { settled: true, ..current };
-                }
-                self.store.lazy(vec![Change::set(Key::journal(&row.call_id), &settled)]);
-                true
-            }
+            Ok(()) => true,
             Err(error) => {
                 tracing::warn!(%error, call = %row.call_id, "the broker did not take an outcome yet");
                 false
             }
+        }
+    }
+
+    /// Best effort: a row that does not say so is reported once more after a restart, which changes nothing.
+    async fn mark_settled(&self, row: &JournalRow) {
+        let key = Key::journal(&row.call_id);
+        if self.store.flush().await.is_ok()
+            && let Ok(Some(current)) = self.store.read::<JournalRow>(&key)
+        {
+            self.store.lazy(vec![Change::set(key, &JournalRow { settled: true, ..current })]);
         }
     }
 

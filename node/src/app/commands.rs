@@ -1,0 +1,352 @@
+//! What the command line asks of a running node, answered from its handles.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use serde_json::json;
+use tokio::net::UnixStream;
+
+use super::Node;
+use crate::{
+    broker::{Receipt, ReceiptKind, ReceiptStatus, Resolve, import},
+    clock,
+    content::Block,
+    control::{
+        BrokerRow, CommandError, Commands, Finding, ImportRow, LogEntry, LogPage, LogQuery, QuorumRow, ReceiptReport,
+        ReceiptRow, Reply, Resolution, SessionNew, SessionRow, SessionStatus, StatusReport,
+    },
+    doors::stdio,
+    host::BoxFuture,
+    ids::{Conversation, EntryId},
+    sessions::{
+        Session,
+        entry::{Body, Entry},
+        history::{LIMIT_MAX, Page, Range},
+    },
+    storage::disk,
+    tools::Surface,
+};
+
+/// How long `log` holds an empty page when it follows.
+const FOLLOW_MAX: Duration = Duration::from_secs(30);
+/// The longest text of one input. More belongs into a file that the text names.
+const SAY_MAX_BYTES: usize = 512 << 10;
+/// The largest state file taken. The original keeps its own below 32 MiB.
+const IMPORT_MAX_BYTES: u64 = 64 << 20;
+/// Images of one input.
+const SAY_IMAGES_MAX: usize = 8;
+
+fn failed(error: impl std::fmt::Display) -> CommandError {
+    CommandError::new(error.to_string())
+}
+
+impl Node {
+    pub(super) fn session_rows(&self) -> Vec<SessionRow> {
+        let counts = self.broker.binding_counts();
+        self.sessions.list().iter().map(|session| self.row(session, &counts)).collect()
+    }
+
+    fn row(&self, session: &Session, counts: &std::collections::BTreeMap<crate::ids::SessionId, usize>) -> SessionRow {
+        let record = session.record();
+        SessionRow {
+            id: record.id.to_string(),
+            name: record.name.clone(),
+            host: session.host().kind(),
+            agent_dir: self.config.home.display().to_string(),
+            device: self.config.name.clone(),
+            cwd: record.cwd.display().to_string(),
+            status: if session.is_executing() { SessionStatus::Executing } else { SessionStatus::Idle },
+            binding_count: counts.get(&record.id).copied().unwrap_or(0) as u64,
+        }
+    }
+
+    fn find_receipt(&self, id: &str) -> Result<Receipt, CommandError> {
+        let fits: Vec<Receipt> = self
+            .broker
+            .receipts()
+            .into_iter()
+            .filter(|receipt| !id.is_empty() && (receipt.key.0.starts_with(id) || receipt.operation_id == id))
+            .collect();
+        match fits.as_slice() {
+            [receipt] => Ok(receipt.clone()),
+            [] => Err(CommandError::new(format!("no receipt {id:?}; list them with `chappie receipts`"))),
+            _ => Err(CommandError::new(format!("{id:?} fits {} receipts; give more of the id", fits.len()))),
+        }
+    }
+
+    async fn hear(&self, session: Option<String>, text: String, images: Vec<PathBuf>) -> Result<EntryId, CommandError> {
+        if text.is_empty() && images.is_empty() {
+            return Err(CommandError::new("say needs a text or an image"));
+        }
+        if text.len() > SAY_MAX_BYTES {
+            return Err(CommandError::new(format!(
+                "the text has {} bytes, at most {SAY_MAX_BYTES} are taken; put it into a file and name the file",
+                text.len()
+            )));
+        }
+        if images.len() > SAY_IMAGES_MAX {
+            return Err(CommandError::new(format!("at most {SAY_IMAGES_MAX} images are taken at once")));
+        }
+        let session = self.sessions.named(session.as_deref()).map_err(failed)?;
+        let mut content = Vec::new();
+        if !text.is_empty() {
+            content.push(Block::text(text));
+        }
+        for path in images {
+            let blobs = self.blobs.clone();
+            let image = tokio::task::spawn_blocking(move || {
+                let (mime, bytes) = picture(&path).map_err(|error| failed(format!("{}: {error}", path.display())))?;
+                blobs.put(&bytes, mime).map_err(|error| failed(format!("{}: {error}", path.display())))
+            });
+            content.push(Block::Image(image.await.map_err(failed)??));
+        }
+        session.say(content).await.map_err(failed)
+    }
+
+    async fn read_log(&self, query: LogQuery) -> Result<LogPage, CommandError> {
+        let session = self.sessions.named(query.session.as_deref()).map_err(failed)?;
+        let range = Range {
+            limit: query.limit.map_or(20, |limit| limit as usize).clamp(1, LIMIT_MAX),
+            before: None,
+            after: query.after.map(EntryId),
+        };
+        let deadline = tokio::time::Instant::now() + FOLLOW_MAX;
+        let mut changes = session.history().subscribe();
+        let page = loop {
+            changes.mark_unchanged();
+            let page: Page = session.page(&range).await.map_err(failed)?;
+            if !query.wait || !page.entries.is_empty() || session.ended().is_cancelled() {
+                break page;
+            }
+            if tokio::time::timeout_at(deadline, changes.changed()).await.is_err() {
+                break page;
+            }
+        };
+        Ok(LogPage {
+            session: session.record().id.to_string(),
+            entries: page.entries.iter().map(log_entry).collect(),
+            has_more: page.has_more,
+        })
+    }
+
+    async fn import(&self, path: PathBuf) -> Result<ImportRow, CommandError> {
+        let file = path.clone();
+        let read = tokio::task::spawn_blocking(move || {
+            let size = std::fs::metadata(&file)?.len();
+            if size > IMPORT_MAX_BYTES {
+                return Err(std::io::Error::other(format!("it has {size} bytes; a state file has at most 64 MiB")));
+            }
+            std::fs::read(&file)
+        });
+        let bytes =
+            read.await.map_err(failed)?.map_err(|error| failed(format!("cannot read {}: {error}", path.display())))?;
+        let imported = import::parse(&bytes).map_err(|error| failed(format!("{}: {error}", path.display())))?;
+        let report = self.broker.import(imported).await.map_err(failed)?;
+        Ok(ImportRow {
+            backup: Some(report.backup.display().to_string()),
+            imported: (report.counts.bindings_added + report.counts.bindings_replaced) as u64,
+            unchanged: report.counts.bindings_kept as u64,
+            expired: report.counts.bindings_expired as u64,
+        })
+    }
+
+    fn findings(&self) -> Vec<Finding> {
+        let free = disk::free_bytes(&self.config.home);
+        let (ok, detail) = match &free {
+            Ok(free) => (*free >= disk::FREE_MIN_BYTES, format!("{} MiB free", free >> 20)),
+            Err(error) => (false, error.to_string()),
+        };
+        let mut findings = vec![Finding {
+            name: "disk".into(),
+            ok,
+            detail,
+            advice: if ok { String::new() } else { "free some space: new work is refused until then".into() },
+        }];
+        let uncertain =
+            self.broker.receipts().iter().filter(|receipt| receipt.status == ReceiptStatus::Uncertain).count();
+        findings.push(Finding {
+            name: "receipts".into(),
+            ok: uncertain == 0,
+            detail: format!("{uncertain} uncertain"),
+            advice: if uncertain == 0 { String::new() } else { "look at them with `chappie receipts`".into() },
+        });
+        for session in self.sessions.list() {
+            let record = session.record();
+            let there = record.cwd.is_dir();
+            findings.push(Finding {
+                name: format!("session {}", record.name.as_deref().unwrap_or(record.id.as_str())),
+                ok: there,
+                detail: record.cwd.display().to_string(),
+                advice: if there {
+                    String::new()
+                } else {
+                    "its folder is gone: make it again, or end the session".into()
+                },
+            });
+        }
+        findings
+    }
+}
+
+impl Commands for Node {
+    fn status(&self) -> Reply<'_, StatusReport> {
+        Box::pin(async move {
+            let node = self.identity.node_id().to_string();
+            Ok(StatusReport {
+                node: node.clone(),
+                name: self.config.name.clone(),
+                mesh: None,
+                broker: Some(BrokerRow { node, name: self.config.name.clone(), term: 1, is_self: true }),
+                quorum: QuorumRow { voters: 1, reachable: 1, ok: true },
+                peers: Vec::new(),
+                sessions: self.session_rows(),
+                version: env!("CARGO_PKG_VERSION").into(),
+            })
+        })
+    }
+
+    fn sessions(&self) -> Reply<'_, Vec<SessionRow>> {
+        Box::pin(async move { Ok(self.session_rows()) })
+    }
+
+    fn session_new(&self, request: SessionNew) -> Reply<'_, SessionRow> {
+        Box::pin(async move {
+            let session = self.sessions.create(&request.dir, request.name).await.map_err(failed)?;
+            Ok(self.row(&session, &self.broker.binding_counts()))
+        })
+    }
+
+    fn session_end(&self, session: String) -> Reply<'_, ()> {
+        Box::pin(async move {
+            let session = self.sessions.named(Some(&session)).map_err(failed)?;
+            self.sessions.end(&session).await.map_err(failed)
+        })
+    }
+
+    fn say(&self, session: Option<String>, text: String, images: Vec<PathBuf>) -> Reply<'_, String> {
+        Box::pin(async move { Ok(self.hear(session, text, images).await?.0) })
+    }
+
+    fn log(&self, query: LogQuery) -> Reply<'_, LogPage> {
+        Box::pin(self.read_log(query))
+    }
+
+    fn receipts(&self) -> Reply<'_, Vec<ReceiptRow>> {
+        Box::pin(async move { Ok(self.broker.receipts().iter().rev().map(receipt_row).collect()) })
+    }
+
+    fn receipt(&self, id: String) -> Reply<'_, ReceiptReport> {
+        Box::pin(async move {
+            let receipt = self.find_receipt(&id)?;
+            let details = json!({
+                "signature": receipt.signature,
+                "callId": receipt.call_id,
+                "attempt": receipt.attempt,
+                "createdAt": clock::rfc3339(receipt.created),
+                "reason": receipt.reason,
+                "resources": receipt.resources,
+            });
+            Ok(ReceiptReport { row: receipt_row(&receipt), details: details.as_object().cloned().unwrap_or_default() })
+        })
+    }
+
+    fn resolve(&self, id: String, how: Resolution) -> Reply<'_, ()> {
+        Box::pin(async move {
+            let receipt = self.find_receipt(&id)?;
+            let how = match how {
+                Resolution::Completed => Resolve::Completed,
+                Resolution::NotRun => Resolve::NotDone,
+            };
+            self.broker.resolve(receipt.key, how).await.map_err(failed)
+        })
+    }
+
+    fn import_state(&self, path: PathBuf) -> Reply<'_, ImportRow> {
+        Box::pin(self.import(path))
+    }
+
+    fn doctor(&self) -> Reply<'_, Vec<Finding>> {
+        Box::pin(async move { Ok(self.findings()) })
+    }
+
+    fn serve_mcp(self: Arc<Self>, stream: UnixStream) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            let surface: Arc<dyn Surface> = self.toolbox.clone();
+            let (reader, writer) = stream.into_split();
+            if let Err(error) = stdio::serve(surface, reader, writer, self.stopping.child_token()).await {
+                tracing::debug!(%error, "an MCP client on the control socket ended");
+            }
+        })
+    }
+}
+
+/// The most bytes of an image that is shown as it is.
+const IMAGE_MAX_BYTES: usize = 4_718_592;
+
+/// The image in a file: its type and its bytes, decoded once to be sure of both.
+fn picture(path: &Path) -> Result<(&'static str, Vec<u8>), String> {
+    let bytes = std::fs::read(path).map_err(|error| error.to_string())?;
+    if bytes.len() > IMAGE_MAX_BYTES {
+        return Err(format!("it has {} bytes; at most {IMAGE_MAX_BYTES} are taken", bytes.len()));
+    }
+    let unknown = "it is no png, jpeg, gif or webp image";
+    let format = image::guess_format(&bytes).map_err(|_| unknown.to_owned())?;
+    image::load_from_memory_with_format(&bytes, format).map_err(|error| error.to_string())?;
+    let mime = match format {
+        image::ImageFormat::Png => "image/png",
+        image::ImageFormat::Jpeg => "image/jpeg",
+        image::ImageFormat::Gif => "image/gif",
+        image::ImageFormat::WebP => "image/webp",
+        _ => return Err(unknown.into()),
+    };
+    Ok((mime, bytes))
+}
+
+fn receipt_row(receipt: &Receipt) -> ReceiptRow {
+    ReceiptRow {
+        id: receipt.key.0.clone(),
+        operation_id: receipt.operation_id.clone(),
+        kind: match receipt.kind {
+            ReceiptKind::Chat => "chat".into(),
+            ReceiptKind::Call => "call".into(),
+        },
+        conversation: receipt.conversation.as_ref().map_or_else(|| "-".into(), Conversation::short),
+        session_id: receipt.session.to_string(),
+        cwd: receipt.cwd.clone(),
+        status: receipt.status.to_string(),
+        updated_at: clock::rfc3339(receipt.updated),
+    }
+}
+
+/// An entry for people: what a terminal shows of it.
+fn log_entry(entry: &Entry) -> LogEntry {
+    let (kind, text) = match &entry.body {
+        Body::User { content } => ("user", plain(content)),
+        Body::Assistant { content, calls, .. } => {
+            let calls = calls.iter().map(|call| format!("{} {}", call.name, json!(call.arguments)));
+            let text = plain(content);
+            let lines: Vec<String> = Some(text).filter(|text| !text.is_empty()).into_iter().chain(calls).collect();
+            ("assistant", lines.join("\n"))
+        }
+        Body::ToolResult { result, .. } => ("tool", plain(&result.content)),
+        Body::Notice { message, .. } => ("notice", message.clone()),
+    };
+    LogEntry {
+        id: entry.id.to_string(),
+        timestamp: clock::rfc3339(entry.at),
+        kind: kind.into(),
+        text,
+        raw: json!(entry),
+    }
+}
+
+fn plain(blocks: &[Block]) -> String {
+    let lines = blocks.iter().map(|block| match block {
+        Block::Text { text } => text.clone(),
+        Block::Image(image) => format!("[image {}, {} bytes]", image.mime, image.size),
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
