@@ -3,6 +3,7 @@
 //! The answer comes when the shell itself has ended and what it wrote is read: background children that keep the pipe
 //! open do not hold it (what they print later is read and dropped for a while, so that they are not killed by it).
 
+mod answer;
 mod output;
 
 use std::{
@@ -15,14 +16,17 @@ use std::{
 };
 
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::{net::unix::pipe, time};
 
-use self::output::Collector;
+use self::{
+    answer::{Finish, Notes},
+    output::Collector,
+};
 use super::{
     ToolContext, ToolEnv, ToolOutput, arguments, check_folder,
     group::{self, Ended, Exit, Group, Marker, StartError},
-    spool::{Report, Spool},
+    spool::Spool,
 };
 use crate::{content::JsonObject, host::ToolDefinition};
 
@@ -80,13 +84,6 @@ struct Given {
 struct Request {
     command: String,
     timeout: Option<Duration>,
-}
-
-/// Why the command is over.
-enum Finish {
-    Ended(io::Result<Exit>),
-    TimedOut(Duration),
-    Cancelled,
 }
 
 impl Request {
@@ -168,87 +165,6 @@ impl Running {
         })?;
         Ok(Self { group, output: Some(output), shell: note, _script: script })
     }
-}
-
-/// All that the answer says besides the output.
-struct Notes {
-    finish: Finish,
-    left: Ended,
-    background: Vec<i32>,
-    shell: Option<&'static str>,
-}
-
-impl Notes {
-    async fn answer(self, spool: Spool, context: &ToolContext, took: Duration) -> ToolOutput {
-        let notes = self.text(spool.is_empty());
-        let budget = context.budget.minus(&notes).minus("\n");
-        let report = match tokio::task::spawn_blocking(move || spool.finish(budget)).await {
-            Ok(report) => report,
-            Err(panic) => return ToolOutput::error(format!("its output could not be shown: {panic}\n{notes}")),
-        };
-        let gap = if report.text.is_empty() || report.text.ends_with('\n') || notes.is_empty() { "" } else { "\n" };
-        let text = format!("{}{gap}{notes}", report.text);
-        let details = self.details(&report, took);
-        let output = if self.failed() { ToolOutput::error(text) } else { ToolOutput::text(text) };
-        output.with_details(details)
-    }
-
-    const fn failed(&self) -> bool {
-        !matches!(self.finish, Finish::Ended(Ok(Exit::Code(0))))
-    }
-
-    fn text(&self, silent: bool) -> String {
-        let mut notes = Vec::new();
-        if let Some(shell) = self.shell {
-            notes.push(format!("[{shell}]"));
-        }
-        if !self.background.is_empty() {
-            notes.push(format!(
-                "[still running in the background: {}; what they print from now on is dropped. For work that outlives \
-                 a call use the tool process]",
-                numbers(&self.background)
-            ));
-        }
-        match &self.finish {
-            Finish::Ended(Ok(Exit::Code(0))) if silent => notes.push("(no output, exit 0)".to_owned()),
-            Finish::Ended(Ok(Exit::Code(0))) => {}
-            Finish::Ended(Ok(exit)) => notes.push(exit.to_string()),
-            Finish::Ended(Err(cause)) => notes.push(format!("its exit status is not known: {cause}")),
-            Finish::TimedOut(limit) => notes.push(format!(
-                "timed out: it ran past {} s and was ended with all of its processes; give a longer timeout or use the \
-                 tool process",
-                limit.as_secs_f64()
-            )),
-            Finish::Cancelled => notes.push("cancelled: it was ended with all of its processes".to_owned()),
-        }
-        if !self.left.left.is_empty() {
-            notes.push(format!("these did not end even when killed: {}", numbers(&self.left.left)));
-        }
-        notes.join("\n")
-    }
-
-    fn details(&self, report: &Report, took: Duration) -> Value {
-        let mut details = JsonObject::new();
-        match &self.finish {
-            Finish::Ended(Ok(Exit::Code(code))) => details.insert("exitCode".to_owned(), json!(code)),
-            Finish::Ended(Ok(Exit::Signal(signal))) => details.insert("signal".to_owned(), json!(signal)),
-            Finish::Ended(Err(_)) => None,
-            Finish::TimedOut(_) => details.insert("timedOut".to_owned(), json!(true)),
-            Finish::Cancelled => details.insert("cancelled".to_owned(), json!(true)),
-        };
-        if let Some(path) = &report.full_output {
-            details.insert("fullOutput".to_owned(), json!(path.to_string_lossy()));
-        }
-        details.insert("lines".to_owned(), json!(report.lines));
-        details.insert("bytes".to_owned(), json!(report.bytes));
-        details.insert("durationMs".to_owned(), json!(u64::try_from(took.as_millis()).unwrap_or(u64::MAX)));
-        Value::Object(details)
-    }
-}
-
-fn numbers(pids: &[i32]) -> String {
-    let names: Vec<String> = pids.iter().map(|pid| format!("pid {pid}")).collect();
-    names.join(", ")
 }
 
 /// Never, without a timeout.

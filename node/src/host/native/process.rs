@@ -1,19 +1,18 @@
 //! The tool `process`: long work that outlives the call that starts it, the door and the node. What a process is and
 //! where it is kept is `process_table`; this file checks arguments and words answers.
 
+mod action;
 mod page;
 
 use std::{fs::OpenOptions, io::Write, os::unix::fs::OpenOptionsExt, time::Duration};
 
 use rustix::process::Signal;
-use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::{self, Instant};
 
+use self::action::Action;
 use super::{
-    ToolContext, ToolEnv, ToolOutput,
-    arguments::{self, Positive},
-    bash, check_folder, group,
+    ToolContext, ToolEnv, ToolOutput, bash, check_folder,
     process_table::{Entry, RUNNING_MAX, STOP_GRACE, Start, State, Table},
 };
 use crate::{clock, content::JsonObject, host::ToolDefinition};
@@ -77,80 +76,7 @@ pub async fn run(arguments: JsonObject, env: &ToolEnv, context: &ToolContext) ->
     }
 }
 
-/// The arguments as they come: a flat object for every action.
-#[derive(Deserialize)]
-struct Given {
-    action: String,
-    id: Option<String>,
-    command: Option<String>,
-    name: Option<String>,
-    keep: Option<bool>,
-    text: Option<String>,
-    offset: Option<Positive>,
-    limit: Option<Positive>,
-    signal: Option<String>,
-}
-
-impl Given {
-    /// A key that the action did not take.
-    fn left(&self) -> Option<&'static str> {
-        let given = [
-            ("id", self.id.is_some()),
-            ("command", self.command.is_some()),
-            ("name", self.name.is_some()),
-            ("keep", self.keep.is_some()),
-            ("text", self.text.is_some()),
-            ("offset", self.offset.is_some()),
-            ("limit", self.limit.is_some()),
-            ("signal", self.signal.is_some()),
-        ];
-        given.iter().find(|(_, is_given)| *is_given).map(|(key, _)| *key)
-    }
-}
-
-/// Checked arguments.
-enum Action {
-    Start { command: String, name: Option<String>, keep: bool },
-    Output { id: String, offset: Option<u64>, limit: Option<u64> },
-    Input { id: String, text: String },
-    Stop { id: String, signal: Option<Signal> },
-    List,
-}
-
 impl Action {
-    fn parse(arguments: JsonObject) -> Result<Self, String> {
-        let mut given: Given = arguments::parse("process", arguments)?;
-        let name = std::mem::take(&mut given.action);
-        let need = |value: Option<String>, key: &str| {
-            value.ok_or_else(|| format!("process: action {name} needs `{key}`; nothing was done"))
-        };
-        let action = match name.as_str() {
-            "start" => Self::Start {
-                command: need(given.command.take(), "command")?,
-                name: given.name.take(),
-                keep: given.keep.take().unwrap_or(false),
-            },
-            "output" => Self::Output {
-                id: need(given.id.take(), "id")?,
-                offset: given.offset.take().map(|line| line.0),
-                limit: given.limit.take().map(|lines| lines.0),
-            },
-            "input" => Self::Input { id: need(given.id.take(), "id")?, text: need(given.text.take(), "text")? },
-            "stop" => Self::Stop {
-                id: need(given.id.take(), "id")?,
-                signal: given.signal.take().map(|name| signal(&name)).transpose()?,
-            },
-            "list" => Self::List,
-            other => {
-                return Err(format!("process: action must be start, output, input, stop or list, got {other:?}"));
-            }
-        };
-        match given.left() {
-            Some(key) => Err(format!("process: action {name} does not take `{key}`; nothing was done")),
-            None => Ok(action),
-        }
-    }
-
     async fn run(self, env: &ToolEnv, context: &ToolContext) -> Result<ToolOutput, String> {
         let table = Table::new(&env.node_home, &env.session);
         match self {
@@ -164,11 +90,6 @@ impl Action {
             Self::List => list(table, context).await,
         }
     }
-}
-
-fn signal(name: &str) -> Result<Signal, String> {
-    group::signal_named(name)
-        .ok_or_else(|| format!("signal {name:?} is not known; give a name like TERM, INT, HUP or KILL"))
 }
 
 async fn start(

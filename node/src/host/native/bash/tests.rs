@@ -2,6 +2,7 @@
 
 use std::{os::unix::fs::PermissionsExt, time::Instant};
 
+use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
@@ -192,6 +193,18 @@ async fn dev_15_nothing_waits_for_a_person() {
     assert!(output.is_error && detail(&output, "timedOut").is_null(), "{}", text(&output));
     let output = bash(&world, json!({"command": "read -p 'Continue? ' answer", "timeout": 5})).await;
     assert_eq!(detail(&output, "exitCode"), &json!(1));
+}
+
+/// The node of a person who types `chappie up` has a terminal; its commands must not reach it.
+#[test]
+fn dev_15_holds_also_for_a_node_with_a_terminal() {
+    let exe = std::env::current_exe().unwrap();
+    let command = format!("'{}' --exact host::native::bash::tests::dev_15_nothing_waits_for_a_person", exe.display());
+    let mut script = std::process::Command::new("script");
+    let output = script.args(["-qec", &command, "/dev/null"]).stdin(std::process::Stdio::null()).output();
+    let output = output.expect("the program script (util-linux) is needed for this test");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@ use std::{
     collections::BTreeSet,
     fs::{self, File},
     io::Read,
+    sync::OnceLock,
 };
 
 use rustix::process::{Pid, Signal};
@@ -152,8 +153,12 @@ fn carries(pid: i32, marker: &str) -> bool {
 
 /// Identifies this boot of the machine: start times count from it. Empty where the system does not say.
 #[must_use]
-pub fn boot() -> String {
-    fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|id| id.trim().to_owned()).unwrap_or_default()
+pub fn boot() -> &'static str {
+    static BOOT: OnceLock<String> = OnceLock::new();
+    BOOT.get_or_init(|| {
+        let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        id.trim().to_owned()
+    })
 }
 
 #[cfg(target_os = "linux")]

@@ -39,6 +39,7 @@ struct Page {
     cut_line: bool,
 }
 
+/// The answer of action `output`.
 pub(super) async fn show(
     entry: Entry,
     offset: Option<u64>,
@@ -48,17 +49,10 @@ pub(super) async fn show(
     let state = entry.state();
     let path = entry.output();
     let (file, cancel) = (path.clone(), context.cancel.clone());
-    // The longest notice, so that text and notice fit together.
-    let budget = context.budget.minus(&notice(
-        &entry,
-        state,
-        &Page { text: String::new(), first: u64::MAX / 2, lines: u64::MAX / 2, next: u64::MAX / 2, cut_line: true },
-        &path,
-    ));
+    let budget = context.budget.minus(&notice(&entry, state, &Page::LONGEST_NOTICE));
     let page = blocking(move || read(&file, offset, limit.unwrap_or(LINES_DEFAULT), budget, &cancel)).await?;
-    let page =
-        page.map_err(|cause| format!("the output of {} cannot be read: {}: {cause}", entry.meta.id, path.display()))?;
-    let text = format!("{}{}", page.text, notice(&entry, state, &page, &path));
+    let page = page.map_err(|cause| format!("{}: the output of {}: {cause}", path.display(), entry.meta.id))?;
+    let text = format!("{}{}", page.text, notice(&entry, state, &page));
     let mut details = details(&entry, state);
     details["lines"] = json!(page.lines);
     details["nextOffset"] = json!(page.next);
@@ -66,23 +60,31 @@ pub(super) async fn show(
     Ok(ToolOutput::text(text).with_details(details))
 }
 
-fn notice(entry: &Entry, state: State, page: &Page, path: &Path) -> String {
-    let gap = if page.text.is_empty() || page.text.ends_with('\n') { "" } else { "\n" };
+impl Page {
+    /// No page says more about itself.
+    const LONGEST_NOTICE: Self =
+        Self { text: String::new(), first: 1 << 40, lines: 1 << 40, next: 1 << 40, cut_line: true };
+}
+
+/// What is shown, whether it runs, and how to go on.
+fn notice(entry: &Entry, state: State, page: &Page) -> String {
     let id = &entry.meta.id;
-    let last = page.first + page.text.lines().count() as u64;
-    let shown = match last.saturating_sub(1) {
+    let gap = if page.text.is_empty() || page.text.ends_with('\n') { "" } else { "\n" };
+    let count = page.text.lines().count() as u64;
+    let shown = match count {
         _ if page.lines == 0 => "no output so far".to_owned(),
-        last if last < page.first => format!("nothing after line {} so far", page.lines),
-        last => format!("lines {}-{last} of {}", page.first, page.lines),
+        0 => format!("nothing after line {} so far", page.lines),
+        count => format!("lines {}-{} of {}", page.first, page.first + count - 1, page.lines),
     };
-    let cut = if page.cut_line { format!("; a line was cut, whole in {}", path.display()) } else { String::new() };
-    let next = json!({ "action": "output", "id": id, "offset": page.next });
-    let more = if state == State::Running || page.next <= page.lines {
-        format!("; next: process {next}")
-    } else {
-        String::new()
+    let cut = match page.cut_line {
+        true => format!("; a line was cut, whole in {}", entry.output().display()),
+        false => String::new(),
     };
-    format!("{gap}[{id} {state}; {shown}{cut}{more}]")
+    let next = match state == State::Running || page.next <= page.lines {
+        true => format!("; next: process {}", json!({ "action": "output", "id": id, "offset": page.next })),
+        false => String::new(),
+    };
+    format!("{gap}[{id} {state}; {shown}{cut}{next}]")
 }
 
 /// Reads the page. Blocks; stops early when cancelled.
@@ -112,20 +114,18 @@ fn read(
 
 /// The lines from `offset` on, as many as fit.
 fn page_from(raw: &[u8], offset: u64, count: &Count, limit: u64, budget: TextBudget) -> Page {
-    let lines = count.lines();
-    let text = plain(raw);
+    let (lines, text) = (count.lines(), plain(raw));
+    let first = offset.min(lines + 1);
     let wanted = first_lines(&text, limit);
     let shown = budget.head(wanted);
-    // A last line without its end is shown as far as it goes, and again with the next page.
-    let whole = shown.matches('\n').count() as u64;
-    let cut_line = whole == 0 && !shown.is_empty() && (shown.len() < wanted.len() || raw.len() as u64 == WINDOW_BYTES);
-    let first = offset.min(lines + 1);
-    let kept = if whole == 0 || shown.ends_with('\n') || shown.len() == text.len() {
-        shown
-    } else {
-        &shown[..=shown.rfind('\n').unwrap_or(0)]
+    let Some(last_end) = shown.rfind('\n') else {
+        // Not one whole line: the file's unfinished last one, which comes again when it is whole, or one too long.
+        let cut_line = shown.len() < wanted.len() || raw.len() as u64 == WINDOW_BYTES;
+        return Page { text: shown.to_owned(), first, lines, next: first + u64::from(cut_line), cut_line };
     };
-    Page { first, lines, next: first + whole.max(u64::from(cut_line)), cut_line, text: kept.to_owned() }
+    let text = if shown.len() == text.len() { shown } else { &shown[..=last_end] };
+    let next = first + text.matches('\n').count() as u64;
+    Page { text: text.to_owned(), first, lines, next, cut_line: false }
 }
 
 /// The last lines, as many as fit.
@@ -136,13 +136,12 @@ fn last_page(raw: &[u8], first_byte: u64, count: &Count, limit: u64, budget: Tex
         _ => 0,
     };
     let text = plain(&raw[begin..]);
-    let wanted = last_lines(&text, limit);
-    let shown = budget.tail(wanted);
-    let starts_line = (begin > 0 || first_byte == 0)
-        && text[..text.len() - shown.len()].chars().next_back().is_none_or(|c| c == '\n');
+    let shown = budget.tail(last_lines(&text, limit));
+    let before = &text[..text.len() - shown.len()];
+    let cut_line = if before.is_empty() { first_byte > 0 && begin == 0 } else { !before.ends_with('\n') };
     let lines = count.lines();
     let first = (lines + 1).saturating_sub(shown.lines().count() as u64);
-    Page { text: shown.to_owned(), first, lines, next: count.line_ends + 1, cut_line: !starts_line }
+    Page { text: shown.to_owned(), first, lines, next: count.line_ends + 1, cut_line }
 }
 
 fn first_lines(text: &str, limit: u64) -> &str {

@@ -1,9 +1,17 @@
 //! The table of long processes: who runs, who ended and how, across restarts and boots.
 
-use std::time::{Duration, SystemTime};
+use std::{
+    fs::File,
+    time::{Duration, SystemTime},
+};
 
-use super::*;
-use crate::host::native::testing::{World, until};
+use rustix::process::Signal;
+
+use super::{entry::Leader, *};
+use crate::host::native::{
+    group,
+    testing::{World, until},
+};
 
 fn table(world: &World) -> Table {
     Table::new(&world.env.node_home, &world.env.session)
