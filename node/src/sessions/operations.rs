@@ -268,7 +268,7 @@ impl Operations {
         if journaled {
             if let Err(error) = history.append(bodies, changes).1.await {
                 tracing::error!(%error, call = %call_id, "an outcome is not on disk");
-                outcome.error.get_or_insert(format!("it ran, but its outcome could not be recorded: {error}"));
+                outcome.error.get_or_insert_with(|| format!("it ran, but its outcome could not be recorded: {error}"));
             }
         } else {
             history.append_lazily(bodies, changes);

@@ -136,10 +136,10 @@ impl<'a> Riding<'a> {
         }
         header.insert("sessionId".into(), json!(late.session));
         header.insert("cwd".into(), json!(late.cwd));
-        let error = late.outcome.as_ref().map_or(
-            Some("the result itself is no longer kept here; read the session's history".to_owned()),
-            |outcome| outcome.error.clone(),
-        );
+        let error = match &late.outcome {
+            Some(outcome) => outcome.error.clone(),
+            None => Some("the result itself is no longer kept here; read the session's history".to_owned()),
+        };
         if let Some(error) = error {
             header.insert("error".into(), Value::String(error));
         }

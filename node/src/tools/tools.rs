@@ -59,10 +59,7 @@ pub(super) async fn run(toolbox: &Arc<Toolbox>, request: Request) -> Answer {
         Ok(inspection) => inspection,
         Err(error) => return refusal(error.to_string()),
     };
-    let wanted = inspection
-        .tools
-        .iter()
-        .filter(|tool| names.as_ref().is_none_or(|names| names.iter().any(|name| *name == tool.name)));
+    let wanted = inspection.tools.iter().filter(|tool| names.as_ref().is_none_or(|names| names.contains(&tool.name)));
     let mut composer = Composer::new(&toolbox.blobs);
     let mut header = json!({ "session": toolbox.describe(&session) });
     if let Some(mode) = selection.mode {
