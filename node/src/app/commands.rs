@@ -19,7 +19,10 @@ use crate::{
         ReceiptRow, Reply, Resolution, SessionNew, SessionRow, SessionStatus, StatusReport,
     },
     doors::stdio,
-    host::BoxFuture,
+    host::{
+        BoxFuture,
+        native::image_part::{self, Picture},
+    },
     ids::{Conversation, EntryId},
     sessions::{
         Session,
@@ -98,8 +101,8 @@ impl Node {
         for path in images {
             let blobs = self.blobs.clone();
             let image = tokio::task::spawn_blocking(move || {
-                let (mime, bytes) = picture(&path).map_err(|error| failed(format!("{}: {error}", path.display())))?;
-                blobs.put(&bytes, mime).map_err(|error| failed(format!("{}: {error}", path.display())))
+                let picture = picture(&path).map_err(|error| failed(format!("{}: {error}", path.display())))?;
+                blobs.put(&picture.bytes, picture.mime).map_err(|error| failed(format!("{}: {error}", path.display())))
             });
             content.push(Block::Image(image.await.map_err(failed)??));
         }
@@ -283,26 +286,18 @@ impl Commands for Node {
     }
 }
 
-/// The most bytes of an image that is shown as it is.
-const IMAGE_MAX_BYTES: usize = 4_718_592;
-
-/// The image in a file: its type and its bytes, decoded once to be sure of both.
-fn picture(path: &Path) -> Result<(&'static str, Vec<u8>), String> {
-    let bytes = std::fs::read(path).map_err(|error| error.to_string())?;
-    if bytes.len() > IMAGE_MAX_BYTES {
-        return Err(format!("it has {} bytes; at most {IMAGE_MAX_BYTES} are taken", bytes.len()));
+/// The picture in a file, as it will be shown.
+fn picture(path: &Path) -> Result<Picture, String> {
+    let size = std::fs::metadata(path).map_err(|error| error.to_string())?;
+    if !size.is_file() {
+        return Err("it is no regular file".into());
     }
-    let unknown = "it is no png, jpeg, gif or webp image";
-    let format = image::guess_format(&bytes).map_err(|_| unknown.to_owned())?;
-    image::load_from_memory_with_format(&bytes, format).map_err(|error| error.to_string())?;
-    let mime = match format {
-        image::ImageFormat::Png => "image/png",
-        image::ImageFormat::Jpeg => "image/jpeg",
-        image::ImageFormat::Gif => "image/gif",
-        image::ImageFormat::WebP => "image/webp",
-        _ => return Err(unknown.into()),
-    };
-    Ok((mime, bytes))
+    if size.len() > image_part::FILE {
+        return Err(format!("it has {} bytes; at most {} are taken", size.len(), image_part::FILE));
+    }
+    let bytes = std::fs::read(path).map_err(|error| error.to_string())?;
+    let format = image::guess_format(&bytes).map_err(|_| "it is no png, jpeg, gif, webp or bmp image".to_owned())?;
+    image_part::picture(bytes, format).map_err(|error| error.to_string())
 }
 
 fn receipt_row(receipt: &Receipt) -> ReceiptRow {
