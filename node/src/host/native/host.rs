@@ -13,7 +13,7 @@ use std::{
 
 use super::{
     Part, ToolContext, ToolEnv, ToolOutput, bash, check_folder, edit, find, grep, locks::PathLocks, ls, process,
-    process_table::Table, seen::SeenFiles, write,
+    process_table::Table, read, seen::SeenFiles, write,
 };
 use crate::{
     budget::TextBudget,
@@ -120,6 +120,7 @@ fn inspect(cwd: &Path, node_home: &Path) -> Result<Inspection, HostError> {
 /// The tools, in the order in which they are shown.
 fn definitions() -> Vec<ToolDefinition> {
     vec![
+        read::definition(),
         bash::definition(),
         edit::definition(),
         write::definition(),
@@ -133,6 +134,7 @@ fn definitions() -> Vec<ToolDefinition> {
 /// Runs the tool called `name`.
 async fn run_tool(name: &str, arguments: JsonObject, env: &ToolEnv, context: &ToolContext) -> ToolOutput {
     match name {
+        "read" => read::run(arguments, env, context).await,
         "bash" => bash::run(arguments, env, context).await,
         "edit" => edit::run(arguments, env, context).await,
         "write" => write::run(arguments, env, context).await,

@@ -166,7 +166,7 @@ async fn inspection_names_tools_skills_and_the_global_instructions() {
     let world = World::new();
     let inspection = world.host.inspect().await.unwrap();
     let names: Vec<_> = inspection.tools.iter().map(|tool| tool.name.as_str()).collect();
-    assert_eq!(names, ["bash", "edit", "write", "grep", "find", "ls", "process"]);
+    assert_eq!(names, ["read", "bash", "edit", "write", "grep", "find", "ls", "process"]);
     for tool in &inspection.tools {
         assert_eq!(tool.parameters["additionalProperties"], json!(false), "{}", tool.name);
         assert!(tool.description.contains('\n'), "{}: a first line and more", tool.name);
@@ -202,6 +202,20 @@ async fn closing_ends_processes_that_were_not_to_be_kept() {
     tokio::time::timeout(Duration::from_secs(5), world.host.close()).await.unwrap();
     assert!(!runs(&format!("{seconds}1")) && runs(&format!("{seconds}2")));
     kill(&seconds);
+}
+
+#[tokio::test]
+async fn dev_13_the_file_of_full_output_reads_where_the_notice_says() {
+    let world = World::new();
+    let results = world.call(&[("bash", json!({"command": "seq 1 50000; echo THE-END-7; exit 3"}))]).await;
+    let path = results[0].details.as_ref().unwrap()["fullOutput"].as_str().unwrap().to_owned();
+    let (_, notice) = text(&results[0]).split_once("; read ").unwrap();
+    let advice: Value = serde_json::from_str(notice.split_once(']').unwrap().0).unwrap();
+    let line = advice["offset"].as_u64().unwrap();
+    let calls = [("read", json!({"path": path, "offset": 25000, "limit": 1})), ("read", advice)];
+    let results = world.call(&calls).await;
+    assert!(text(&results[0]).starts_with("25000"), "{}", text(&results[0]));
+    assert!(text(&results[1]).starts_with(&format!("{line}\n{}\n", line + 1)), "{}", text(&results[1]));
 }
 
 #[tokio::test]
