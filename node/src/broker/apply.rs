@@ -86,6 +86,7 @@ fn restore(state: &mut State, entry: &Stamped, chat: &str, revision: u64, previo
 }
 
 fn reserve(state: &mut State, at: Millis, reservation: &Reservation) -> Reply {
+    adopt(state, at, reservation);
     if let Some(known) = known_receipt(state, at, reservation) {
         return known;
     }
@@ -107,33 +108,44 @@ fn reserve(state: &mut State, at: Millis, reservation: &Reservation) -> Reply {
     Reply::Fresh { attempt: 1 }
 }
 
+/// An imported receipt of this operation stands under the original's key: it moves under ours, once the operation is
+/// known by name.
+fn adopt(state: &mut State, at: Millis, reservation: &Reservation) {
+    let Reservation { conversation, session, kind, operation_id, .. } = reservation;
+    let Some(theirs) = original_key(conversation.as_ref(), session, *kind, operation_id) else { return };
+    if state.receipts.contains_key(&reservation.key) || !state.receipts.get(&theirs).is_some_and(|known| known.imported)
+    {
+        return;
+    }
+    if let Some(mut receipt) = state.receipts.remove(&theirs).filter(|receipt| !receipt.expired(at)) {
+        receipt.key = reservation.key.clone();
+        receipt.operation_id = operation_id.clone();
+        receipt.signature = reservation.signature.clone();
+        receipt.fit();
+        state.receipts.insert(receipt.key.clone(), receipt);
+    }
+}
+
 /// The answer for an operation that must not run: it is known, or its id is taken by other arguments. Needs no command.
 #[must_use]
 pub fn known_receipt(state: &State, now: Millis, reservation: &Reservation) -> Option<Reply> {
-    let original = || {
-        let key = original_key(
-            reservation.conversation.as_ref(),
-            &reservation.session,
-            reservation.kind,
-            &reservation.operation_id,
-        )?;
-        state.receipts.get(&key).filter(|receipt| receipt.imported)
-    };
-    let receipt = state.receipts.get(&reservation.key).or_else(original)?;
-    if receipt.expired(now) {
-        return None;
-    }
-    if !receipt.imported && receipt.signature != reservation.signature {
+    let receipt = state.receipts.get(&reservation.key).filter(|receipt| !receipt.expired(now))?;
+    // An imported receipt that nobody asked for yet does not know its arguments.
+    if !receipt.signature.is_empty() && receipt.signature != reservation.signature {
         return Some(Reply::Conflict(Box::new(receipt.clone())));
     }
-    // Sealed: it runs again. An imported one has a key of its own and would stand beside the new receipt.
     (receipt.status != ReceiptStatus::NeverRun).then(|| Reply::Replay(Box::new(receipt.clone())))
 }
 
-/// Whether the table is full even after every expired receipt would be dropped. Needs no command.
+/// Whether `reservation` would be refused because the table is full, even after every expired receipt was dropped. Needs no
+/// command.
 #[must_use]
-pub fn receipts_full(state: &State, now: Millis) -> bool {
+pub fn receipts_full(state: &State, now: Millis, reservation: &Reservation) -> bool {
+    let Reservation { key, conversation, session, kind, operation_id, .. } = reservation;
     state.receipts.len() >= RECEIPTS_MAX
+        && !state.receipts.contains_key(key)
+        && original_key(conversation.as_ref(), session, *kind, operation_id)
+            .is_none_or(|theirs| !state.receipts.contains_key(&theirs))
         && state.receipts.values().filter(|receipt| !receipt.expired(now)).count() >= RECEIPTS_MAX
 }
 

@@ -199,10 +199,8 @@ impl Broker {
         let known = {
             let state = self.shared.state();
             let now = self.shared.now(&self.shared.memory());
-            known_receipt(&state, now, &reservation).or_else(|| {
-                let new = !state.receipts.contains_key(&reservation.key);
-                (new && receipts_full(&state, now)).then_some(apply::full_receipts())
-            })
+            known_receipt(&state, now, &reservation)
+                .or_else(|| receipts_full(&state, now, &reservation).then_some(apply::full_receipts()))
         };
         let reply = match known {
             Some(reply) => reply,

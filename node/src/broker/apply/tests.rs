@@ -108,7 +108,7 @@ fn f26_a_full_receipt_table_fails_closed_and_evicts_only_what_expired() {
     }
     let full = Reply::Full { what: "operation receipts", limit: RECEIPTS_MAX };
     assert_eq!(log.reserve("more"), full);
-    assert!(receipts_full(&log.state, Millis(log.at)));
+    assert!(receipts_full(&log.state, Millis(log.at), &reservation("more")));
     // A known operation is still answered.
     assert!(matches!(log.reserve("k7"), Reply::Replay(_)));
 
@@ -117,7 +117,7 @@ fn f26_a_full_receipt_table_fails_closed_and_evicts_only_what_expired() {
     log.at += RECEIPT_KEEP_MS - 1;
     assert_eq!(log.reserve("more"), full);
     log.at += 1;
-    assert!(!receipts_full(&log.state, Millis(log.at)));
+    assert!(!receipts_full(&log.state, Millis(log.at), &reservation("more")));
     assert_eq!(log.reserve("more"), Reply::Fresh { attempt: 1 });
     assert_eq!(log.reserve("and more"), full);
     assert!(log.state.receipts.contains_key(&ReceiptKey("k1".into())));

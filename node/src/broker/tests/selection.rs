@@ -149,11 +149,13 @@ async fn s6_1_another_tools_session_id_moves_no_default_and_inits_does() {
     let conversation = chat("c");
     let first = rig.broker.select(operate_on(&conversation, "s2")).await.unwrap();
     assert_eq!((first.how, first.mode), (How::Explicit, Some(Mode::Executor)));
+    assert_eq!(first.bound.unwrap().left(), Some(None));
     let other = rig.broker.select(operate_on(&conversation, "s3")).await.unwrap();
     assert_eq!((other.session, other.mode, other.bound), (session("s3"), None, None));
     assert_eq!(rig.broker.binding(&conversation), Some(session("s2")));
     let moved = rig.broker.select(init(&conversation, Some("s3"))).await.unwrap();
     assert_eq!((moved.how, moved.mode), (How::Explicit, Some(Mode::Executor)));
+    assert_eq!(moved.bound.unwrap().left(), Some(Some(&session("s2"))));
     let kept = rig.broker.select(init(&conversation, None)).await.unwrap();
     assert_eq!((kept.session, kept.how, kept.mode), (session("s3"), How::Existing, Some(Mode::Observer)));
     let operated = rig.broker.select(operate(&conversation)).await.unwrap();

@@ -308,6 +308,10 @@ async fn an_imported_receipt_answers_the_replay_of_its_operation() {
     broker.import(rows(&file)).await.unwrap();
     let Reserved::Replay(receipt) = broker.reserve(operation.clone()).await.unwrap() else { panic!("it ran again") };
     assert_eq!((receipt.status, receipt.imported), (ReceiptStatus::Completed, true));
+    // From then on it is ours: found by our key, and bound to its arguments.
+    assert_eq!(broker.receipt(&operation.key), Some(receipt));
+    let changed = Reserve { session: session("S"), ..reserve(&chat("c"), "op", r#"{"paths":["b"]}"#) };
+    assert!(matches!(broker.reserve(changed).await.unwrap(), Reserved::Conflict(_)));
     let elsewhere = Reserve { session: session("T"), ..reserve(&chat("c"), "op-2", "{}") };
     assert!(matches!(broker.reserve(elsewhere).await.unwrap(), Reserved::Fresh { attempt: 1 }));
 }

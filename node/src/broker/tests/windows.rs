@@ -91,8 +91,9 @@ async fn s6_2_an_init_of_the_existing_default_can_only_give_its_window_back() {
     let conversation = chat("c");
     rig.session_of(operate(&conversation)).await;
     rig.clock.advance(60_000);
-    let failed = rig.broker.select(init(&conversation, None)).await.unwrap();
-    rig.broker.rollback(failed.bound.unwrap()).await;
+    let failed = rig.broker.select(init(&conversation, None)).await.unwrap().bound.unwrap();
+    assert_eq!(failed.left(), None);
+    rig.broker.rollback(failed).await;
     assert_eq!(rig.broker.binding(&conversation), Some(session("s1")));
     assert_eq!(mode(&rig, init(&conversation, None)).await, Some(Mode::Executor));
     let observer = rig.broker.select(init(&conversation, None)).await.unwrap();
