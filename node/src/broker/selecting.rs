@@ -39,7 +39,7 @@ pub struct Selection {
 }
 
 impl Broker {
-    /// Chooses the session for a request (behaviour 6.1), waiting up to [`Settings::offline_wait`]; binds it where the
+    /// Chooses the session for a request (behaviour 6.1), waiting up to [`super::Settings::offline_wait`]; binds it where the
     /// rules say so. Dropping the future releases what it reserved and takes an unfinished bind back.
     ///
     /// # Errors
@@ -71,7 +71,7 @@ impl Broker {
     }
 
     /// Takes back what a selection changed, unless the default was used or changed since. Returns once that is on disk,
-    /// or after [`Settings::offline_wait`] when the store does not take it; it is then done later.
+    /// or after [`super::Settings::offline_wait`] when the store does not take it; it is then done later.
     pub async fn rollback(&self, bound: Bound) {
         let conversation = bound.conversation;
         let mut changed = self.shared.changed.subscribe();
@@ -110,7 +110,7 @@ impl Broker {
         let _ = tokio::time::timeout(self.settings.offline_wait, undone).await;
     }
 
-    /// The session for `history`: the named one or the default, online within [`Settings::offline_wait`]. Never binds.
+    /// The session for `history`: the named one or the default, online within [`super::Settings::offline_wait`]. Never binds.
     ///
     /// # Errors
     /// [`SelectError`].
