@@ -14,7 +14,7 @@ use super::{Context, Failure, node, print};
 use crate::{
     clock,
     config::{Config, FILE, Layer},
-    control::{Commands as _, Finding, client::Remote},
+    control::{Commands as _, Finding},
     ids::Millis,
 };
 
@@ -71,29 +71,27 @@ async fn examine(context: &Context) -> Vec<Finding> {
         Ok(_) => good("configuration", format!("{} and the environment are valid", context.home.join(FILE).display())),
         Err(failure) => bad("configuration", failure.to_string(), "correct the setting it names"),
     });
+    let mut reported = Ok(Vec::new());
     match node::find(context).await {
-        Ok(Some(remote)) => findings.extend(ask(&remote).await),
-        Ok(None) => findings.extend(alone(context, config.ok())),
+        Ok(Some(remote)) => {
+            findings.push(good("socket", "a node runs and answers".to_owned()));
+            reported = remote.doctor().await.map_err(Failure::from);
+        }
+        Ok(None) => {
+            findings.push(socket(&context.home));
+            findings.extend(config.as_ref().ok().map(port));
+            // A home that was never used has nothing to tell, and looking must not make it one.
+            if config.is_ok() && context.home.join("key.pem").exists() {
+                reported = node::ask(context, async |commands| Ok(commands.doctor().await?)).await;
+            }
+        }
         Err(failure) => findings.push(bad("socket", failure.to_string(), "end what holds it, or remove the file")),
     }
-    findings
-}
-
-/// What a running node says.
-async fn ask(remote: &Remote) -> Vec<Finding> {
-    let mut findings = vec![good("socket", "a node runs and answers".to_owned())];
-    match remote.doctor().await {
-        Ok(reported) => findings.extend(reported),
-        Err(error) => findings.push(bad("node", error.message, "restart the node")),
-    }
-    findings
-}
-
-/// What can be known while none runs.
-fn alone(context: &Context, config: Option<Config>) -> Vec<Finding> {
-    let mut findings = vec![socket(&context.home)];
-    if let Some(config) = config {
-        findings.push(port(&config));
+    let seen: Vec<String> = findings.iter().map(|finding| finding.name.clone()).collect();
+    match reported {
+        // What was looked at from outside already is not said twice.
+        Ok(rows) => findings.extend(rows.into_iter().filter(|row| !seen.contains(&row.name))),
+        Err(failure) => findings.push(bad("node", failure.to_string(), "")),
     }
     findings
 }

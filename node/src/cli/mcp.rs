@@ -4,29 +4,43 @@
 use std::{
     io::{self, Read, Write},
     net::Shutdown,
-    os::unix::net::UnixStream,
+    os::unix::net::UnixStream as Blocking,
     time::Duration,
 };
 
 use rustix::process::getppid;
 use tokio::{
+    net::UnixStream,
     sync::mpsc,
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
 
-use super::{Context, Failure, node};
-use crate::control::client::Remote;
+use super::{Context, Failure, node, settings::Settings, up::Signals};
+use crate::{
+    app::{App, Doors, StartError},
+    config::{Layer, SessionSpec, home},
+    control::{CommandError, Commands, SessionNew, client::Remote, socket::SocketError},
+    host::HostKind,
+    telemetry,
+};
 
 /// After the end of the input, answers under way may still go out. A client that closed and waits for our end kills us
 /// after a few seconds; one that piped a script in reads on.
 const DRAIN_LIMIT: Duration = Duration::from_secs(3);
 /// How often the parent is looked at; a client that dies leaves the end of the input behind, so this is the second net.
 const PARENT_POLL: Duration = Duration::from_secs(1);
+/// A node that another process starts at this moment is up long before.
+const START_LIMIT: Duration = Duration::from_secs(10);
+/// How often it is looked for meanwhile.
+const START_POLL: Duration = Duration::from_millis(20);
 /// Large enough for most messages at once; a picture takes several rounds.
 const CHUNK_BYTES: usize = 64 * 1024;
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {}
+pub(super) struct Args {
+    #[command(flatten)]
+    settings: Settings,
+}
 
 /// How a side ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,19 +53,78 @@ enum End {
     Output,
 }
 
-pub(super) async fn run(context: &Context, _args: Args) -> Result<(), Failure> {
-    match node::find(context).await? {
-        Some(remote) => through(&remote).await,
-        None => Err(node::none(context)),
+pub(super) async fn run(context: &Context, args: Args) -> Result<(), Failure> {
+    let flags = args.settings.layer();
+    let deadline = Instant::now() + START_LIMIT;
+    loop {
+        if let Some(remote) = node::find(context).await? {
+            return through(context, &remote, flags).await;
+        }
+        match here(context, flags.clone()).await? {
+            Some(app) => return serve(app).await,
+            // Another process was faster and will answer in a moment.
+            None if Instant::now() < deadline => sleep(START_POLL).await,
+            None => return Err(Failure::Failed("a node is starting and does not come up; try again".to_owned())),
+        }
     }
 }
 
-async fn through(remote: &Remote) -> Result<(), Failure> {
+/// Through the node that runs. Folders named on the command line become its sessions; its other settings stay.
+async fn through(context: &Context, remote: &Remote, flags: Layer) -> Result<(), Failure> {
+    let asked = flags.anchored(&context.environment.cwd, context.environment.user_home()).session;
+    for spec in asked.unwrap_or_default() {
+        open(remote, spec).await?;
+    }
     carry(remote.open_mcp().await?).await
 }
 
+/// A node in this process, with the control socket, so that other commands and doors find it; `None` when another
+/// process became the node meanwhile.
+async fn here(context: &Context, flags: Layer) -> Result<Option<App>, Failure> {
+    let config = context.config(flags)?;
+    telemetry::start(config.log.as_deref().unwrap_or(node::LOG_DEFAULT))?;
+    home::prepare(&config.home)?;
+    let unsaid = config.sessions.is_empty();
+    let app = match App::start(config, Doors::Control).await {
+        Ok(app) => app,
+        Err(StartError::Socket(SocketError::Running { .. })) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    if unsaid {
+        let spec = SessionSpec { dir: context.environment.cwd.clone(), name: None };
+        if let Err(error) = open(app.commands().as_ref(), spec).await {
+            tracing::warn!(%error, "the folder this was started in is no session");
+        }
+    }
+    Ok(Some(app))
+}
+
+async fn open(commands: &dyn Commands, spec: SessionSpec) -> Result<(), CommandError> {
+    let request = SessionNew { dir: spec.dir, name: spec.name, host: HostKind::Native };
+    commands.session_new(request).await.map(|_| ())
+}
+
+/// Carries until one side ends or a signal comes, then stops the node in order.
+async fn serve(app: App) -> Result<(), Failure> {
+    let mut signals = Signals::new()?;
+    let (ours, node) =
+        UnixStream::pair().map_err(|cause| Failure::Failed(format!("cannot open a pair of sockets: {cause}")))?;
+    let serving = tokio::spawn(app.commands().serve_mcp(node));
+    let ended = tokio::select! {
+        ended = carry(ours) => ended,
+        () = app.stopped() => Ok(()),
+        () = signals.next() => Ok(()),
+    };
+    tokio::select! {
+        () = app.stop() => {}
+        () = signals.next() => return Err(Failure::Failed("stopped at once by a second signal".to_owned())),
+    }
+    serving.abort();
+    ended
+}
+
 /// Carries bytes both ways until one side ends.
-async fn carry(stream: tokio::net::UnixStream) -> Result<(), Failure> {
+async fn carry(stream: UnixStream) -> Result<(), Failure> {
     let broken = |cause| Failure::Failed(format!("cannot reach the node: {cause}"));
     let stream = stream.into_std().map_err(broken)?;
     stream.set_nonblocking(false).map_err(broken)?;
@@ -84,7 +157,7 @@ async fn carry(stream: tokio::net::UnixStream) -> Result<(), Failure> {
     }
 }
 
-fn copy_in(input: &mut impl Read, node: &UnixStream) -> End {
+fn copy_in(input: &mut impl Read, node: &Blocking) -> End {
     let outcome = copy(input, &mut &*node);
     let _ = node.shutdown(Shutdown::Write);
     match outcome {
@@ -93,7 +166,7 @@ fn copy_in(input: &mut impl Read, node: &UnixStream) -> End {
     }
 }
 
-fn copy_out(node: &UnixStream, output: &mut impl Write) -> End {
+fn copy_out(node: &Blocking, output: &mut impl Write) -> End {
     match copy(&mut &*node, output) {
         Copied::All | Copied::Unreadable => End::Node,
         Copied::Unwritable => End::Output,
@@ -151,7 +224,7 @@ mod tests {
 
     #[test]
     fn bytes_pass_unchanged_and_the_end_of_the_input_reaches_the_node() {
-        let (ours, mut node) = UnixStream::pair().unwrap();
+        let (ours, mut node) = Blocking::pair().unwrap();
         let sent: Vec<u8> = (0..100_000u32).map(|n| (n % 251) as u8).collect();
         let expected = sent.clone();
         let reader = std::thread::spawn(move || {
@@ -165,7 +238,7 @@ mod tests {
 
     #[test]
     fn it_is_told_which_side_ended() {
-        let (ours, node) = UnixStream::pair().unwrap();
+        let (ours, node) = Blocking::pair().unwrap();
         (&node).write_all(b"x").unwrap();
         assert_eq!(copy_out(&ours, &mut Closed), End::Output);
         drop(node);

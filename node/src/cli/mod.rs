@@ -13,9 +13,11 @@ mod receipts;
 mod say;
 mod session;
 mod sessions;
+mod settings;
 mod status;
 #[cfg(test)]
 mod tests;
+mod up;
 
 use std::{
     ffi::OsString,
@@ -27,8 +29,9 @@ use std::{
 use clap::{Parser, Subcommand};
 
 use crate::{
-    config::{Config, ConfigError, Layer, load, load::Environment},
-    control::CommandError,
+    app::{self, StartError},
+    config::{Config, ConfigError, Layer, home::HomeError, load, load::Environment},
+    control::{CommandError, socket::SocketError},
     telemetry,
 };
 
@@ -46,6 +49,8 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Run the node
+    Up(up::Args),
     /// Speak MCP on standard input and output
     Mcp(mcp::Args),
     /// Show the node, its broker and its sessions
@@ -91,6 +96,24 @@ enum Failure {
 impl From<CommandError> for Failure {
     fn from(error: CommandError) -> Self {
         Self::Failed(error.message)
+    }
+}
+
+impl From<StartError> for Failure {
+    fn from(error: StartError) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+impl From<SocketError> for Failure {
+    fn from(error: SocketError) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+impl From<HomeError> for Failure {
+    fn from(error: HomeError) -> Self {
+        Self::Failed(error.to_string())
     }
 }
 
@@ -161,7 +184,7 @@ fn execute(cli: Cli) -> Result<(), Failure> {
     let environment = Environment::of_process();
     let home = environment.home(cli.home.as_deref())?;
     let context = Context { home, environment };
-    let runtime = node::runtime()?;
+    let runtime = app::runtime().map_err(|cause| Failure::Failed(format!("cannot start: {cause}")))?;
     let outcome = runtime.block_on(dispatch(&context, cli.command));
     // A thread may still wait for a line of standard input; nobody waits for that thread.
     runtime.shutdown_background();
@@ -170,6 +193,7 @@ fn execute(cli: Cli) -> Result<(), Failure> {
 
 async fn dispatch(context: &Context, command: Command) -> Result<(), Failure> {
     match command {
+        Command::Up(args) => up::run(context, args).await,
         Command::Mcp(args) => mcp::run(context, args).await,
         Command::Status(args) => status::run(context, &args).await,
         Command::Sessions(args) => sessions::run(context, &args).await,

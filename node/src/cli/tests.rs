@@ -16,7 +16,10 @@ fn the_definition_of_the_command_line_is_sound() {
 #[test]
 fn every_command_of_the_contract_is_there() {
     let lines = [
+        "up",
+        "up --name N --session D --session E=F --mcp 127.0.0.1:0 --json --cooldown 0 --call-budget 55 --log debug",
         "mcp",
+        "mcp --session D",
         "status --json",
         "sessions --json",
         "session new DIR --name N --host native --json",
@@ -55,6 +58,12 @@ fn wrong_usage_is_code_two_and_help_is_code_zero() {
         "session new D --name ",
         "say ID",
         "log -n 0",
+        "up --mcp 0.0.0.0:0",
+        "up --mcp nowhere",
+        "up --call-budget 56",
+        "up --cooldown -1",
+        "up --session =x",
+        "up --name ",
         "log -n 201",
         "receipts resolve ID maybe",
         "completions tcsh",
