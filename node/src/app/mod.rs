@@ -39,6 +39,8 @@ const WORKERS: usize = 2;
 pub enum Doors {
     /// MCP over HTTP and the control socket.
     All,
+    /// The control socket only: one client brings its own pair of pipes, and other commands find the node.
+    Control,
     /// Neither: a command works in this process and leaves.
     None,
 }
@@ -132,7 +134,7 @@ impl App {
         let unusable = |cause| StartError::Home { path: home.clone(), cause };
         let identity = Identity::load_or_create(&home)?;
         let control = match doors {
-            Doors::All => Some(Server::bind(&home).await?),
+            Doors::All | Doors::Control => Some(Server::bind(&home).await?),
             Doors::None => None,
         };
         let store = NodeStore::open(&home)?;
@@ -158,15 +160,16 @@ impl App {
         let address = config.mcp;
         let node = Arc::new(Node { config, identity, broker, sessions, blobs, toolbox, stopping: stopping.clone() });
         let mut app = Self { node, stopping, http: None, control: None, store };
-        if let Some(server) = control {
-            let surface: Arc<dyn Surface> = app.node.toolbox.clone();
-            match http::serve(surface, address, app.stopping.child_token()).await {
+        if doors == Doors::All {
+            match http::serve(app.surface(), address, app.stopping.child_token()).await {
                 Ok(door) => app.http = Some(door),
                 Err(cause) => {
                     app.stop().await;
                     return Err(StartError::Listen { address, cause });
                 }
             }
+        }
+        if let Some(server) = control {
             let commands = app.commands();
             app.control = Some(tokio::spawn(server.serve(commands, app.stopping.child_token())));
         }
