@@ -31,6 +31,16 @@ impl Watched {
         Self { stream, outbox, stalled: None }
     }
 
+    /// Refuses to write an answer that nobody is left to read: its first bytes would still fit the socket's buffer. A
+    /// client cannot have read it yet, so an end of its stream means that it went away.
+    fn expect_reader(&self) -> io::Result<()> {
+        if self.outbox.is_waiting() && has_ended(&self.stream) {
+            self.outbox.close();
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        Ok(())
+    }
+
     /// Passes a write's outcome on, timing how long the peer takes nothing.
     fn timed(&mut self, cx: &mut Context<'_>, outcome: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         if outcome.is_ready() {
@@ -46,6 +56,20 @@ impl Watched {
     }
 }
 
+/// Whether the peer has closed its side, asked of the kernel: the runtime may not have noticed yet.
+#[cfg(unix)]
+fn has_ended(stream: &TcpStream) -> bool {
+    use rustix::net::{RecvFlags, recv};
+    let mut byte = [0u8];
+    matches!(recv(stream, &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT), Ok((0, _)))
+}
+
+/// Elsewhere the reset that answers a write into nothing has to do.
+#[cfg(not(unix))]
+fn has_ended(_stream: &TcpStream) -> bool {
+    false
+}
+
 impl AsyncRead for Watched {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_read(cx, buffer)
@@ -54,6 +78,7 @@ impl AsyncRead for Watched {
 
 impl AsyncWrite for Watched {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.expect_reader()?;
         let outcome = Pin::new(&mut self.stream).poll_write(cx, bytes);
         self.timed(cx, outcome)
     }
@@ -63,6 +88,7 @@ impl AsyncWrite for Watched {
         cx: &mut Context<'_>,
         pieces: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        self.expect_reader()?;
         let outcome = Pin::new(&mut self.stream).poll_write_vectored(cx, pieces);
         self.timed(cx, outcome)
     }

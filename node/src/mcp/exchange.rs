@@ -1,7 +1,7 @@
 //! One request and its answer, seen from the transport: who it comes from, how it is cancelled, and the [`Ticket`] on its
 //! way from the handler to the bytes. It travels inside rmcp's request extensions, which rmcp carries without looking.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, atomic::AtomicBool};
 
 use http::{HeaderMap, request::Parts};
 use rmcp::model::{Extensions, RequestMetaObject};
@@ -28,8 +28,8 @@ pub(super) struct Exchange {
     pub(super) cancelled: CancellationToken,
     /// Fires when nobody is left to answer, so that a handler need not wait for its call.
     pub(super) unanswerable: CancellationToken,
-    /// The revision that `initialize` settled on.
-    pub(super) negotiated: OnceLock<String>,
+    /// Whether it was an `initialize` that succeeded.
+    pub(super) shook_hands: AtomicBool,
     /// Keeps the call where a cancellation finds it.
     pub(super) registration: Option<Registration>,
     /// What the handler left for the transport.

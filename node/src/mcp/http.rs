@@ -2,7 +2,12 @@
 //! rmcp validate and dispatch it, and answers as JSON when the call is quick, as an event stream when it is not.
 //! Sockets, Host and Origin are the door's.
 
-use std::{convert::Infallible, fmt::Display, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    fmt::Display,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use bytes::{Buf, Bytes, BytesMut};
 use http::{
@@ -118,13 +123,6 @@ impl Endpoint {
         };
         let route = route(facts, &envelope, &self.known_versions)?;
         let session = session.flatten().filter(|_| route == Route::Session);
-        if let Some(session) = &session
-            && !parts.headers.contains_key(VERSION_HEADER)
-            && let Ok(version) = HeaderValue::from_str(&session.version)
-        {
-            // Without it rmcp would assume 2025-03-26.
-            parts.headers.insert(VERSION_HEADER, version);
-        }
         let mut exchange = Exchange::from_headers(&parts.headers);
         exchange.connection = session.as_deref().map(conversation);
         exchange.session = session;
@@ -138,13 +136,11 @@ impl Endpoint {
             _ => Parcel::detaching(exchange.clone(), outbox.clone()),
         };
         let mut answer = self.dispatch(Request::from_parts(parts, Full::new(body)), envelope.id(), parcel).await;
-        if route == Route::Initialize
-            && let Some(version) = exchange.negotiated.get()
-        {
+        if route == Route::Initialize && exchange.shook_hands.load(Ordering::Acquire) {
             let id = clock::token();
             if let Ok(value) = HeaderValue::from_str(&id) {
                 answer.headers_mut().insert(SESSION_HEADER, value);
-                self.sessions.open(id, version.clone(), clock::now());
+                self.sessions.open(id, clock::now());
             }
         }
         Ok(answer)

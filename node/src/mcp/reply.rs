@@ -203,3 +203,81 @@ impl Body for Reply {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use http_body_util::BodyExt;
+
+    use super::*;
+    use crate::tools::Ticket;
+
+    struct Stand {
+        exchange: Arc<Exchange>,
+        outbox: Arc<Outbox>,
+        closing: CancellationToken,
+        settled: mpsc::Receiver<bool>,
+    }
+
+    impl Stand {
+        fn new() -> Self {
+            let (tx, settled) = mpsc::channel();
+            let exchange = Arc::new(Exchange::default());
+            exchange.leave_ticket(Ticket::new(move |written| tx.send(written).unwrap()));
+            Self { exchange, outbox: Arc::default(), closing: CancellationToken::new(), settled }
+        }
+
+        fn cancelling(&self) -> Parcel {
+            Parcel::cancelling(self.exchange.clone(), self.outbox.clone(), self.closing.clone())
+        }
+
+        fn detaching(&self) -> Parcel {
+            Parcel::detaching(self.exchange.clone(), self.outbox.clone())
+        }
+    }
+
+    #[tokio::test]
+    async fn f7_the_ticket_is_parked_with_the_bytes_of_the_answer_and_not_before() {
+        let stand = Stand::new();
+        let mut reply = Reply::whole(Bytes::from_static(b"{}"), stand.cancelling());
+        assert_eq!(reply.size_hint().exact(), Some(2));
+        assert!(!stand.outbox.is_waiting());
+        let frame = reply.frame().await.unwrap().unwrap();
+        assert_eq!(frame.into_data().unwrap(), "{}");
+        assert!(stand.outbox.is_waiting() && reply.is_end_stream());
+        drop(reply);
+        assert!(!stand.exchange.cancelled.is_cancelled(), "handed over, so closing it is no cancellation");
+        stand.outbox.flushed();
+        assert_eq!(stand.settled.try_recv(), Ok(true));
+    }
+
+    #[test]
+    fn f4_a_body_dropped_before_its_answer_cancels_only_where_closing_means_that() {
+        let stand = Stand::new();
+        drop(Reply::whole(Bytes::from_static(b"{}"), stand.detaching()));
+        assert!(!stand.exchange.cancelled.is_cancelled());
+        drop(Reply::whole(Bytes::from_static(b"{}"), stand.cancelling()));
+        assert!(stand.exchange.cancelled.is_cancelled());
+    }
+
+    #[test]
+    fn f4_a_body_that_we_drop_while_closing_cancels_nothing() {
+        let stand = Stand::new();
+        stand.closing.cancel();
+        drop(stand.cancelling());
+        assert!(!stand.exchange.cancelled.is_cancelled());
+    }
+
+    #[tokio::test]
+    async fn an_answer_stream_is_opening_then_one_event_then_its_end() {
+        let stand = Stand::new();
+        let mut reply = Reply::answer_stream(async { Bytes::from_static(b"{\"id\":1}") }, stand.detaching());
+        let mut pieces = Vec::new();
+        while let Some(frame) = reply.frame().await {
+            pieces.push(frame.unwrap().into_data().unwrap());
+        }
+        assert_eq!(pieces, [": open\n\n", "event: message\ndata: {\"id\":1}\n\n"]);
+        assert!(stand.outbox.is_waiting());
+    }
+}

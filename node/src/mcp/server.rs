@@ -1,6 +1,9 @@
 //! The one request handler behind every transport: rmcp's `ServerHandler` over [`Surface`]. It decides nothing about tools.
 
-use std::{future::Future, sync::Arc};
+use std::{
+    future::Future,
+    sync::{Arc, atomic::Ordering},
+};
 
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
@@ -55,10 +58,9 @@ impl Handler {
             caller: exchange.caller(&context.meta),
             cancelled: exchange.cancelled.clone(),
         };
-        let call = self.0.surface.clone().call(request);
-        let held = exchange.clone();
+        let (surface, held) = (self.0.surface.clone(), exchange.clone());
         let task = tokio::spawn(async move {
-            let outcome = call.await;
+            let outcome = surface.call(request).await;
             drop(held);
             outcome
         });
@@ -145,9 +147,7 @@ impl ServerHandler for Handler {
     ) -> Result<InitializeResult, ErrorData> {
         let result = self.negotiate_initialize(&request)?;
         context.peer.set_peer_info(request);
-        let version = result.protocol_version.as_str().to_owned();
-        // A second value cannot come: an exchange is one request.
-        let _ = Exchange::of(&context.extensions).negotiated.set(version);
+        Exchange::of(&context.extensions).shook_hands.store(true, Ordering::Release);
         Ok(result)
     }
 
@@ -196,7 +196,8 @@ impl ServerHandler for Handler {
     ) -> Result<ReadResourceResponse, ErrorData> {
         let exchange = Exchange::of(&context.extensions);
         let caller = exchange.caller(&context.meta);
-        let read = tokio::spawn(self.0.surface.clone().read_resource(params.uri.clone(), caller));
+        let (surface, uri) = (self.0.surface.clone(), params.uri.clone());
+        let read = tokio::spawn(async move { surface.read_resource(uri, caller).await });
         let outcome = read.await.map_err(|error| {
             tracing::error!(%error, "a resource read ended abnormally");
             ErrorData::internal_error("the read failed inside Chappie; try again", None)

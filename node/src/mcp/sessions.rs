@@ -22,8 +22,6 @@ pub(super) const IDLE_MS_MAX: u64 = 7 * 24 * 60 * 60 * 1_000;
 pub(super) struct Session {
     /// The `Mcp-Session-Id`.
     pub(super) id: String,
-    /// The negotiated revision.
-    pub(super) version: String,
     /// Fires when the session is over; ends its listening streams.
     pub(super) ended: CancellationToken,
 }
@@ -41,7 +39,7 @@ pub(super) struct Sessions {
 
 impl Sessions {
     /// Opens a session under `id`, ending expired ones and, when full, the one idle longest (one in use only if all are).
-    pub(super) fn open(&self, id: String, version: String, now: Millis) {
+    pub(super) fn open(&self, id: String, now: Millis) {
         let mut entries = self.lock();
         entries.retain(|_, entry| entry.keep(now));
         if entries.len() >= SESSIONS_MAX {
@@ -53,7 +51,7 @@ impl Sessions {
                 entry.session.ended.cancel();
             }
         }
-        let session = Arc::new(Session { id: id.clone(), version, ended: CancellationToken::new() });
+        let session = Arc::new(Session { id: id.clone(), ended: CancellationToken::new() });
         entries.insert(id, Entry { session, last_used: now });
     }
 
@@ -96,7 +94,7 @@ mod tests {
     use super::*;
 
     fn open(sessions: &Sessions, id: &str, now: u64) {
-        sessions.open(id.to_owned(), "2025-11-25".to_owned(), Millis(now));
+        sessions.open(id.to_owned(), Millis(now));
     }
 
     #[test]
@@ -104,7 +102,7 @@ mod tests {
         let sessions = Sessions::default();
         open(&sessions, "a", 0);
         let session = sessions.touch("a", Millis(1)).unwrap();
-        assert_eq!((session.id.as_str(), session.version.as_str()), ("a", "2025-11-25"));
+        assert_eq!(session.id, "a");
         assert!(sessions.touch("b", Millis(1)).is_none());
         assert!(sessions.end("a"));
         assert!(session.ended.is_cancelled());

@@ -54,7 +54,7 @@ async fn f7_an_answer_on_a_stream_is_written_in_every_era() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f7_a_client_that_closes_after_reading_got_its_answer() {
     let mut stand = Stand::open().await;
     let first = stand.initialized().await;
@@ -66,7 +66,7 @@ async fn f7_a_client_that_closes_after_reading_got_its_answer() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f7_a_client_that_is_gone_before_the_answer_did_not_get_it() {
     let mut stand = Stand::open().await;
     let first = stand.initialized().await;

@@ -181,13 +181,15 @@ async fn a_body_that_stops_arriving_is_cut_off() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_quiet_stream_carries_a_comment_every_10_s() {
+async fn a_stream_opens_at_once_and_carries_a_comment_every_10_s() {
     let mut stand = Stand::open().await;
     let mut client = stand.initialized().await;
     client.send(&call(1, "hold", json!({"tag": "a"}))).await;
     assert_eq!(stand.events.next().await, Event::Started("a".to_owned()));
+    let sent = tokio::time::Instant::now();
     client.head().await;
     assert_eq!(client.chunk().await.as_deref(), Some(b": open\n\n".as_slice()));
+    assert!(sent.elapsed().as_millis() < 1_000, "opened after {:?}", sent.elapsed());
     let begun = tokio::time::Instant::now();
     for n in 1..=3 {
         assert_eq!(client.chunk().await.as_deref(), Some(b": keep-alive\n\n".as_slice()));
