@@ -69,7 +69,7 @@ async fn s10_windows_end_with_the_broker() {
 
 #[tokio::test]
 async fn s6_2_a_failed_inits_binding_is_rolled_back_and_its_window_closed() {
-    let rig = Rig::new(quick());
+    let rig = Rig::new(patient());
     rig.broker.announce(online(&["s1", "s2"]));
     let conversation = chat("c");
     let first = rig.broker.select(init(&conversation, None)).await.unwrap();
@@ -86,7 +86,7 @@ async fn s6_2_a_failed_inits_binding_is_rolled_back_and_its_window_closed() {
 
 #[tokio::test]
 async fn s6_2_an_init_of_the_existing_default_can_only_give_its_window_back() {
-    let rig = Rig::new(quick());
+    let rig = Rig::new(patient());
     rig.broker.announce(online(&["s1"]));
     let conversation = chat("c");
     rig.session_of(operate(&conversation)).await;
@@ -102,7 +102,7 @@ async fn s6_2_an_init_of_the_existing_default_can_only_give_its_window_back() {
 
 #[tokio::test]
 async fn s6_2_a_binding_that_was_used_or_changed_since_stays() {
-    let rig = Rig::new(quick());
+    let rig = Rig::new(patient());
     rig.broker.announce(online(&["s1", "s2", "s3"]));
     let used = chat("used");
     let bound = rig.broker.select(init(&used, None)).await.unwrap().bound.unwrap();
@@ -119,7 +119,7 @@ async fn s6_2_a_binding_that_was_used_or_changed_since_stays() {
 
 #[tokio::test]
 async fn d12_a_connections_default_is_rolled_back_in_memory() {
-    let rig = Rig::new(quick());
+    let rig = Rig::new(patient());
     rig.broker.announce(online(&["s1", "s2"]));
     let stdio = connection("1");
     let first = rig.broker.select(init(&stdio, None)).await.unwrap().bound.unwrap();
