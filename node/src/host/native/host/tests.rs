@@ -1,3 +1,5 @@
+//! Batches as `sessions` gives them to the host: order, errors, budgets, cancellation, images.
+
 use std::{fs, time::Duration};
 
 use serde_json::{Value, json};
