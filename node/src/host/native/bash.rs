@@ -221,7 +221,7 @@ fn add_command(process: &mut Command, command: &str, folder: &Path, name: &str) 
         process.args(["-c", "--", command]);
         return Ok(None);
     }
-    let path = folder.join(format!("{name}.sh"));
+    let path = folder.join(format!("{}.sh", group::file_name(name)));
     let write = || -> io::Result<()> {
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path)?;

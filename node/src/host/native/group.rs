@@ -23,7 +23,7 @@ pub use self::{
     exit::{Exit, signal_named},
     launch::{SESSION_ARGUMENT, become_session, command, find_program},
     members::{Identity, boot},
-    record::{SweptGroup, sweep},
+    record::{SweptGroup, file_name, sweep},
 };
 use crate::ids::CallId;
 

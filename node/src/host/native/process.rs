@@ -86,7 +86,7 @@ impl Action {
                 page::show(entry, offset, limit, context).await
             }
             Self::Input { id, text } => input(&find(table, id).await?, text.as_bytes(), context).await,
-            Self::Stop { id, signal } => stop(find(table, id).await?, signal).await,
+            Self::Stop { id, signal } => stop(find(table, id).await?, signal, context).await,
             Self::List => list(table, context).await,
         }
     }
@@ -163,18 +163,22 @@ async fn input(entry: &Entry, text: &[u8], context: &ToolContext) -> Result<Tool
         .with_details(details(entry, State::Running)))
 }
 
-async fn stop(entry: Entry, signal: Option<Signal>) -> Result<ToolOutput, String> {
+async fn stop(entry: Entry, signal: Option<Signal>, context: &ToolContext) -> Result<ToolOutput, String> {
     let id = entry.meta.id.clone();
     let before = entry.state();
     let seen = entry.clone();
-    let (reached, left) = blocking(move || match signal {
+    let ending = blocking(move || match signal {
         Some(signal) => (seen.signal(signal), Vec::new()),
         None => {
             let ended = seen.end(STOP_GRACE);
             (ended.ended, ended.left)
         }
-    })
-    .await?;
+    });
+    let (reached, left) = tokio::select! {
+        biased;
+        done = ending => done?,
+        () = context.cancel.cancelled() => return Err(format!("cancelled; {id} was told to end and is still being ended")),
+    };
     if !left.is_empty() {
         return Err(format!("processes {left:?} of {id} did not end even when killed; they are asleep in the kernel"));
     }

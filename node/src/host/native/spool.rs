@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::plain::plain;
+use super::{group::file_name, plain::plain};
 use crate::budget::TextBudget;
 
 /// Bytes of the beginning kept in memory; output up to this size makes no file unless the answer must cut it. Several
@@ -63,10 +63,10 @@ pub(super) struct Report {
 
 impl Spool {
     /// An empty spool whose file, if one is needed, is `folder/name`.
-    pub(super) fn new(folder: &Path, name: impl Into<String>) -> Self {
+    pub(super) fn new(folder: &Path, name: &str) -> Self {
         Self {
             folder: folder.to_owned(),
-            name: name.into(),
+            name: file_name(name),
             head: Vec::new(),
             tail: Vec::new(),
             file: None,

@@ -37,15 +37,18 @@ impl Record {
         let folder = folder(home);
         let path = folder.join(file_name(&marker.value));
         let open = || OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path);
-        let mut file = match open() {
+        let file = match open() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
                 open()?
             }
             opened => opened?,
         };
-        file.write_all(format!("{}={}\n", marker.key, marker.value).as_bytes())?;
-        Ok(Self { path, file })
+        let line = format!("{}={}\n", marker.key, marker.value);
+        // From here on an early return removes the file.
+        let mut record = Self { path, file };
+        record.file.write_all(line.as_bytes())?;
+        Ok(record)
     }
 
     /// Notes which process leads the group. A failure is harmless: the marker alone finds the processes too.
@@ -67,7 +70,8 @@ fn folder(home: &Path) -> PathBuf {
 }
 
 /// A file name of `value`: call and member ids are UUIDs, but nothing here relies on that.
-fn file_name(value: &str) -> String {
+#[must_use]
+pub fn file_name(value: &str) -> String {
     value.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).take(NAME_CHARS_MAX).collect()
 }
 

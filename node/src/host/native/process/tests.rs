@@ -118,6 +118,19 @@ async fn stopping_reaches_children_that_ignore_term_or_left_the_session() {
 }
 
 #[tokio::test]
+async fn a_cancelled_stop_answers_at_once_and_is_carried_out() {
+    let world = World::new();
+    let id = started(&world, "trap '' TERM; echo up; while :; do sleep 0.05; done", false).await;
+    shows(&world, &id, "up\n").await;
+    let cancelled = context();
+    cancelled.cancel.cancel();
+    let output = run(object(json!({"action": "stop", "id": id})), &world.env, &cancelled).await;
+    assert!(output.is_error && text(&output).contains("cancelled; "), "{}", text(&output));
+    let entry = table(&world).find(&id).unwrap();
+    until("it is ended all the same", || (entry.state() == State::Killed(9)).then_some(())).await;
+}
+
+#[tokio::test]
 async fn a_signal_by_name_is_only_sent() {
     let world = World::new();
     let id = started(&world, "trap 'echo reloaded' HUP; echo up; while :; do sleep 0.05; done", false).await;
