@@ -55,7 +55,8 @@ impl Meter {
                 '0'..='9' => 0,
                 '!'..='~' => self.punctuation(c),
                 c if c.is_ascii() => TOKEN,
-                c if self.repeats > 4 && "─━═—…\u{3000}".contains(c) => TOKEN / 2,
+                // Lines of tables, dashes, ellipses, wide blanks.
+                '─' | '━' | '═' | '—' | '…' | '\u{3000}' if self.repeats > 4 => TOKEN / 2,
                 c => non_ascii(c),
             }
     }
@@ -78,7 +79,9 @@ impl Meter {
     fn letter(&self, c: char) -> usize {
         let before = self.last;
         if self.repeats > 4 {
-            return if "abcdefhiklmorsvxyXAF".contains(c) { 6 } else { 11 };
+            let is_cheap =
+                matches!(c, 'a'..='f' | 'h' | 'i' | 'k'..='m' | 'o' | 'r' | 's' | 'v' | 'x' | 'y' | 'A' | 'F' | 'X');
+            return if is_cheap { 6 } else { 11 };
         }
         match (before, c) {
             ('a'..='z', 'a'..='z') if seldom_split(before, c) => 5,
@@ -91,7 +94,7 @@ impl Meter {
 
     fn punctuation(&self, c: char) -> usize {
         match self.repeats {
-            5.. if "#*-./=_~%+".contains(c) => 3,
+            5.. if matches!(c, '#' | '%' | '*' | '+' | '-' | '.' | '/' | '=' | '_' | '~') => 3,
             3.. => 11,
             _ if self.last.is_ascii_punctuation() => 17,
             _ => TOKEN,
