@@ -120,6 +120,7 @@ impl Sessions {
             records.push(record);
             true
         })?;
+        let known: Vec<SessionId> = records.iter().map(|record| record.id.clone()).collect();
         for record in records {
             match record.ended {
                 None => sessions.adopt(record)?,
@@ -127,7 +128,7 @@ impl Sessions {
                 Some(_) => continue,
             };
         }
-        sessions.recover().await?;
+        sessions.recover(&known).await?;
         sessions.announce();
         Ok(sessions)
     }
@@ -164,7 +165,7 @@ impl Sessions {
     }
 
     /// Running rows become interrupted, undelivered outcomes late results, unsettled receipts are reported (F2, F8, F9).
-    async fn recover(&self) -> Result<(), StoreError> {
+    async fn recover(&self, known: &[SessionId]) -> Result<(), StoreError> {
         let now = clock::now();
         let mut rows: Vec<JournalRow> = Vec::new();
         let (from, to) = Key::journals();
@@ -172,6 +173,7 @@ impl Sessions {
             rows.push(row);
             true
         })?;
+        self.operations.forget_delivered(&rows).await;
         let mut writes = Vec::new();
         for row in rows {
             self.operations.remember(&row);
@@ -211,8 +213,7 @@ impl Sessions {
         for write in writes {
             write.await?;
         }
-        let here: Vec<SessionId> = self.list().iter().map(|session| session.record().id.clone()).collect();
-        self.operations.reconcile(&here).await
+        self.operations.reconcile(known).await
     }
 
     fn resettle(&self, row: JournalRow) {

@@ -7,7 +7,7 @@ use crate::{
     broker::{ReceiptStatus, Settlement},
     clock,
     ids::{CallId, SessionId},
-    sessions::journal::{JournalRow, ReceiptRow, RowState, interrupted},
+    sessions::journal::{JournalRow, ROW_KEPT_MS, ReceiptRow, RowState, interrupted},
     storage::node::{Change, Key, StoreError},
 };
 
@@ -95,7 +95,26 @@ impl Operations {
     /// The store's.
     pub fn is_sealed(&self, key: &str, attempt: u32) -> Result<bool, StoreError> {
         let row: Option<ReceiptRow> = self.store.read(&Key::receipt(key))?;
-        Ok(matches!(row, Some(ReceiptRow::Sealed(sealed, _)) if sealed >= attempt))
+        let now = clock::now();
+        // A seal outlives its receipt by an hour: after that the same key starts again at attempt 1.
+        let holds = |sealed: u32, at| sealed >= attempt && now.since(at) < ROW_KEPT_MS;
+        Ok(matches!(row, Some(ReceiptRow::Sealed(sealed, at)) if holds(sealed, at)))
+    }
+
+    /// After a start: what was delivered and dropped before the crash need not be remembered by the broker any longer.
+    pub(in crate::sessions) async fn forget_delivered(&self, rows: &[JournalRow]) {
+        let known = |row: &&JournalRow| {
+            let Some(conversation) = &row.conversation else { return false };
+            row.delivered
+                && row.offered > 0
+                && self.broker.undelivered(conversation, &[row.call_id.0.clone()]).is_empty()
+        };
+        let ids: Vec<String> = rows.iter().filter(known).map(|row| row.call_id.0.clone()).collect();
+        if !ids.is_empty()
+            && let Err(error) = self.broker.forget_delivered(ids).await
+        {
+            tracing::warn!(%error, "the broker keeps ids of delivered results until the next start");
+        }
     }
 
     /// After a start: every receipt that the broker believes to run on one of `sessions` is looked up in the journal.
@@ -106,7 +125,8 @@ impl Operations {
                 continue;
             }
             let row: Option<ReceiptRow> = self.store.read(&Key::receipt(&receipt.key.0))?;
-            if matches!(row, Some(ReceiptRow::Ran(_, attempt)) if attempt >= receipt.attempt) {
+            // By operation, not by attempt: a receipt that expired starts again at attempt 1 under the same key.
+            if matches!(row, Some(ReceiptRow::Ran(call_id, _)) if call_id == receipt.call_id) {
                 continue;
             }
             self.seal(&receipt.key.0, receipt.attempt).await?;
