@@ -91,6 +91,9 @@ fn advice(error: &io::Error) -> &'static str {
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
             "The folder must be writable for the session's user; choose another place or change that first"
         }
+        io::ErrorKind::ResourceBusy => {
+            "It cannot be replaced in one step; if that is meant, change it in place with `bash`"
+        }
         _ => "Mend the cause, then call again",
     }
 }

@@ -156,11 +156,14 @@ async fn what_cannot_be_edited_is_refused_by_name_and_cause() {
     fs::set_permissions(&path, fs::Permissions::from_mode(0o444)).unwrap();
     rustix::fs::mkfifoat(rustix::fs::CWD, world.env.cwd.join("pipe"), 0o600.into()).unwrap();
     fs::create_dir(world.env.cwd.join("dir")).unwrap();
+    fs::write(world.env.cwd.join("none"), "text\n").unwrap();
+    fs::set_permissions(world.env.cwd.join("none"), fs::Permissions::from_mode(0o000)).unwrap();
     fs::write(world.env.cwd.join("wide.txt"), b"\xff\xfet\0e\0x\0t\0").unwrap();
     let big = fs::File::create(world.env.cwd.join("big")).unwrap();
     big.set_len(LARGEST + 1).unwrap();
     for (name, cause) in [
         ("ro.txt", "is read-only"),
+        ("none", "is read-only"),
         ("pipe", "is a named pipe (FIFO)"),
         ("dir", "is a folder"),
         ("absent", "does not exist"),
@@ -176,7 +179,7 @@ async fn what_cannot_be_edited_is_refused_by_name_and_cause() {
         assert!(text(&output).contains("nothing was"), "{name}: {output:?}");
     }
     assert_eq!(fs::read_to_string(&path).unwrap(), "text\n");
-    assert_eq!(names(&world.env.cwd), ["big", "dir", "pipe", "ro.txt", "wide.txt"]);
+    assert_eq!(names(&world.env.cwd), ["big", "dir", "none", "pipe", "ro.txt", "wide.txt"]);
 }
 
 #[tokio::test]

@@ -74,7 +74,7 @@ impl Notices {
                 // No line or column lies beyond the size, unless the file grows meanwhile or the system makes it up.
                 let most = size.max(9_999_999);
                 let far = Place { line: most, column: most };
-                left.minus("\n").minus(&self.cut(far, most, far, Some((most, most)), size))
+                left.minus("\n").minus(&self.cut(far, most, far, Some((most + 1, most)), size))
             }
         }
     }
@@ -96,16 +96,23 @@ impl Notices {
         if self.is_terse {
             return format!("[cut; {call}]");
         }
-        let lines = counted.map_or_else(|| "an uncounted number of".to_owned(), |(lines, _)| lines.to_string());
+        let lines = match counted {
+            Some((1, _)) => "1 line".to_owned(),
+            Some((lines, _)) => format!("{lines} lines"),
+            None => "an uncounted number of lines".to_owned(),
+        };
         // Files made up by the system have no size.
-        let of = if size == 0 { format!("{lines} lines") } else { format!("{lines} lines and {size} bytes") };
+        let of = if size == 0 { lines } else { format!("{lines} and {size} bytes") };
         let from =
             if start.column > 1 { format!(" (line {} from byte {})", start.line, start.column) } else { String::new() };
         if next.column > 1 {
             let bytes = counted.map_or_else(String::new, |(_, bytes)| format!(" of {bytes}"));
-            let below = self.call(Place { line: next.line.saturating_add(1), column: 1 });
+            let below = match counted {
+                Some((lines, _)) if next.line >= lines => String::new(),
+                _ => format!(". Next line: {}", self.call(Place { line: next.line.saturating_add(1), column: 1 })),
+            };
             return format!(
-                "[Line {} is cut after byte {}{bytes}{from}; the file has {of}. Read on: {call}. Next line: {below}]",
+                "[Line {} is cut after byte {}{bytes}{from}; the file has {of}. Read on: {call}{below}]",
                 next.line,
                 next.column - 1
             );

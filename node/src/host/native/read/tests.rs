@@ -1,3 +1,5 @@
+//! `read` against real files: what is shown, what is left out, and how a reader gets on.
+
 use std::{fmt::Write as _, os::unix::fs::symlink, time::Instant};
 
 use serde_json::Value;
@@ -112,6 +114,16 @@ async fn dev_09_a_line_of_200_000_bytes_is_read_to_its_end_in_20_calls() {
     assert!(text(&output).ends_with("x\ntail-7\n"), "{output:?}");
     assert!(calls <= 20, "{calls} calls");
     assert_eq!(text(&read(&world, json!({"path": "long", "offset": 2})).await), "tail-7\n");
+}
+
+#[tokio::test]
+async fn a_last_line_that_is_cut_names_no_next_line() {
+    let world = world_with("long", "y".repeat(300_000).as_bytes());
+    let output = read_file(&world, "long").await;
+    let said = text(&output);
+    let notice = &said[said.find('[').unwrap()..];
+    assert!(notice.contains("the file has 1 line and 300000 bytes. Read on: read {"), "{notice}");
+    assert!(!notice.contains("Next line"), "{notice}");
 }
 
 #[tokio::test]
