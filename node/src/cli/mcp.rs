@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use rustix::process::getppid;
+use rustix::process::{Pid, getppid};
 use tokio::{
     net::UnixStream,
     sync::mpsc,
@@ -54,14 +54,16 @@ enum End {
 }
 
 pub(super) async fn run(context: &Context, args: Args) -> Result<(), Failure> {
+    // First of all: a parent that dies while we start must not be taken for one we never had.
+    let parent = getppid();
     let flags = args.settings.layer();
     let deadline = Instant::now() + START_LIMIT;
     loop {
         if let Some(remote) = node::find(context).await? {
-            return through(context, &remote, flags).await;
+            return through(context, &remote, flags, parent).await;
         }
         match here(context, flags.clone()).await? {
-            Some(app) => return serve(app).await,
+            Some(app) => return serve(app, parent).await,
             // Another process was faster and will answer in a moment.
             None if Instant::now() < deadline => sleep(START_POLL).await,
             None => return Err(Failure::Failed("a node is starting and does not come up; try again".to_owned())),
@@ -70,12 +72,12 @@ pub(super) async fn run(context: &Context, args: Args) -> Result<(), Failure> {
 }
 
 /// Through the node that runs. Folders named on the command line become its sessions; its other settings stay.
-async fn through(context: &Context, remote: &Remote, flags: Layer) -> Result<(), Failure> {
+async fn through(context: &Context, remote: &Remote, flags: Layer, parent: Option<Pid>) -> Result<(), Failure> {
     let asked = flags.anchored(&context.environment.cwd, context.environment.user_home()).session;
     for spec in asked.unwrap_or_default() {
         open(remote, spec).await?;
     }
-    carry(remote.open_mcp().await?).await
+    carry(remote.open_mcp().await?, parent).await
 }
 
 /// A node in this process, with the control socket, so that other commands and doors find it; `None` when another
@@ -105,13 +107,13 @@ async fn open(commands: &dyn Commands, spec: SessionSpec) -> Result<(), CommandE
 }
 
 /// Carries until one side ends or a signal comes, then stops the node in order.
-async fn serve(app: App) -> Result<(), Failure> {
+async fn serve(app: App, parent: Option<Pid>) -> Result<(), Failure> {
     let mut signals = Signals::new()?;
     let (ours, node) =
         UnixStream::pair().map_err(|cause| Failure::Failed(format!("cannot open a pair of sockets: {cause}")))?;
     let serving = tokio::spawn(app.commands().serve_mcp(node));
     let ended = tokio::select! {
-        ended = carry(ours) => ended,
+        ended = carry(ours, parent) => ended,
         () = app.stopped() => Ok(()),
         () = signals.next() => Ok(()),
     };
@@ -124,7 +126,7 @@ async fn serve(app: App) -> Result<(), Failure> {
 }
 
 /// Carries bytes both ways until one side ends.
-async fn carry(stream: UnixStream) -> Result<(), Failure> {
+async fn carry(stream: UnixStream, parent: Option<Pid>) -> Result<(), Failure> {
     let broken = |cause| Failure::Failed(format!("cannot reach the node: {cause}"));
     let stream = stream.into_std().map_err(broken)?;
     stream.set_nonblocking(false).map_err(broken)?;
@@ -143,7 +145,7 @@ async fn carry(stream: UnixStream) -> Result<(), Failure> {
     });
     let first = tokio::select! {
         end = ends.recv() => end,
-        () = parent_gone() => return Ok(()),
+        () = gone(parent) => return Ok(()),
     };
     let last = match first {
         Some(End::Input) => {
@@ -196,13 +198,10 @@ fn copy(from: &mut impl Read, to: &mut impl Write) -> Copied {
     }
 }
 
-/// Ends when the process that started us does. The parent-death signal is no use here: it fires when the *thread* ends
+/// Ends when `parent`, the process that started us, does. The parent-death signal is no use here: it fires when the *thread* ends
 /// that started us, and clients start servers from short-lived threads.
-async fn parent_gone() {
-    let Some(parent) = getppid() else {
-        return std::future::pending().await;
-    };
-    while getppid() == Some(parent) {
+async fn gone(parent: Option<Pid>) {
+    while getppid() == parent {
         sleep(PARENT_POLL).await;
     }
 }
