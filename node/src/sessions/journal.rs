@@ -54,6 +54,9 @@ pub struct JournalRow {
     pub settled: bool,
     /// Whether some response carried the outcome.
     pub delivered: bool,
+    /// Whether it is known that its own response never went out: then it was not delivered, however the node ended.
+    #[serde(default)]
+    pub detached: bool,
     /// How many responses were about to carry it.
     pub offered: u32,
 }
@@ -150,6 +153,7 @@ mod tests {
             state,
             settled: true,
             delivered: false,
+            detached: false,
             offered: 0,
         }
     }

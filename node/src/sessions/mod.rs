@@ -192,7 +192,10 @@ impl Sessions {
                 }
                 Recovered::Late => {
                     let mut row = row;
-                    row.offered = row.offered.max(1);
+                    if !row.detached {
+                        // Its own response may have gone out just before the end.
+                        row.offered = row.offered.max(1);
+                    }
                     self.operations.insert_late(row.clone());
                     self.resettle(row);
                 }

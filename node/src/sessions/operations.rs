@@ -150,6 +150,7 @@ impl Operations {
             state: RowState::Running,
             settled: operation.receipt.is_none(),
             delivered: false,
+            detached: false,
             offered: 0,
         };
         let progress = watch::Sender::new(Progress::Queued);
@@ -262,6 +263,7 @@ impl Operations {
             let mut inner = self.inner();
             let Some(run) = inner.runs.get_mut(call_id) else { return };
             run.row.state = RowState::Finished(clock::now());
+            run.row.detached = run.detached;
             let rows = vec![Change::set(Key::journal(call_id), &run.row), Change::set(Key::outcome(call_id), &outcome)];
             (if run.journaled { rows } else { Vec::new() }, run.journaled)
         };

@@ -124,6 +124,17 @@ async fn f7_an_outcome_whose_response_may_have_been_written_comes_again_marked()
 }
 
 #[tokio::test]
+async fn f7_an_outcome_whose_response_is_known_to_be_lost_comes_after_a_crash_as_new() {
+    let (world, session) = world().await;
+    let mut run = session.submit(work("note", "1")).unwrap();
+    run.done().await;
+    drop(run);
+    let after = crash(world).await;
+    let late = after.sessions.operations().claim_late(&CallId::from("r"), &chat()).await.unwrap();
+    assert_eq!((late.len(), late[0].redelivered), (1, false));
+}
+
+#[tokio::test]
 async fn f2_f8_a_crash_while_running_is_interrupted_uncertain_and_told_once() {
     let (world, session) = world().await;
     let claim = reserve(&world, &session, "op", "1").await;

@@ -42,18 +42,21 @@ pub struct LateResult {
 
 impl Operations {
     /// Makes a run's outcome a late result of its conversation. A caller without one finds it in history only.
-    pub(super) fn keep_late(self: &Arc<Self>, run: Run) {
+    pub(super) fn keep_late(self: &Arc<Self>, mut run: Run) {
         if run.row.conversation.is_none() {
             return;
         }
+        let known = run.journaled && run.row.detached;
+        run.row.detached = true;
+        let mut changes = vec![Change::set(Key::journal(&run.row.call_id), &run.row)];
         if !run.journaled
             && let Progress::Finished(outcome) = &*run.progress.borrow()
         {
             // A reading batch gets its row only now that somebody will ask for it.
-            self.store.lazy(vec![
-                Change::set(Key::journal(&run.row.call_id), &run.row),
-                Change::set(Key::outcome(&run.row.call_id), outcome.as_ref()),
-            ]);
+            changes.push(Change::set(Key::outcome(&run.row.call_id), outcome.as_ref()));
+        }
+        if !known {
+            self.store.lazy(changes);
         }
         self.insert_late(run.row);
     }
