@@ -45,7 +45,7 @@ pub enum LockError {
     #[error("another program replaced the file {ATTEMPTS} times while this waited for it; try again when it has ended")]
     Restless,
     /// The file cannot be looked at.
-    #[error(transparent)]
+    #[error("{}; nothing was changed", super::paths::cause(.0))]
     Look(#[from] io::Error),
 }
 
