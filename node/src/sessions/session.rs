@@ -419,7 +419,9 @@ impl Session {
     ///
     /// # Errors
     /// The store's.
-    pub fn image(&self, sha256: &str) -> Result<Option<ImageRef>, StoreError> {
+    pub async fn image(&self, sha256: &str) -> Result<Option<ImageRef>, StoreError> {
+        // The row of a picture that was shown a moment ago may still wait for its commit.
+        self.store.flush().await?;
         self.store.read(&Key::image(&self.record.id, sha256))
     }
 

@@ -60,6 +60,9 @@ pub(super) struct Target {
 /// Runs one operation and answers within the call budget.
 pub(super) async fn operate(toolbox: &Arc<Toolbox>, request: Request, job: Job) -> Answer {
     let deadline = Instant::now() + toolbox.call_budget;
+    if job.operation_id.as_ref().is_some_and(|id| id.trim().is_empty()) {
+        return refusal("operationId must not be blank. Nothing was done");
+    }
     let Request { caller, cancelled, .. } = request;
     let call_id = clock::call_id();
     let ask =

@@ -26,7 +26,7 @@ struct Reference {
 }
 
 /// Reads the bytes behind `uri`.
-pub(super) fn read(toolbox: &Arc<Toolbox>, uri: &str, caller: &Caller) -> Result<ResourceRead, ResourceError> {
+pub(super) async fn read(toolbox: &Arc<Toolbox>, uri: &str, caller: &Caller) -> Result<ResourceRead, ResourceError> {
     let reference = parse(uri).ok_or_else(|| {
         ResourceError::NotFound(format!("{} is no chappie resource; references look like {TEMPLATE}", shorten(uri)))
     })?;
@@ -39,7 +39,7 @@ pub(super) fn read(toolbox: &Arc<Toolbox>, uri: &str, caller: &Caller) -> Result
     let Some(session) = toolbox.sessions.find(&reference.session) else {
         return Err(ResourceError::NotFound(format!("session {} is not connected", reference.session)));
     };
-    let image = session.image(&reference.id).map_err(|error| ResourceError::Unreadable(error.to_string()))?;
+    let image = session.image(&reference.id).await.map_err(|error| ResourceError::Unreadable(error.to_string()))?;
     let image = image.ok_or_else(|| {
         ResourceError::NotFound(format!("session {} showed no image {}", reference.session, shorten(&reference.id)))
     })?;

@@ -321,6 +321,8 @@ async fn bad_arguments_are_refused_before_anything_is_selected() {
         ("chat", json!({"text": ""}), "at least 1"),
         ("chat", json!({"text": "x", "replyTo": "nobody"}), "no model request"),
         ("write", json!({"path": "a", "content": "b", "operationId": "x".repeat(129)}), "at most 128"),
+        ("write", json!({"path": "a", "content": "b", "operationId": " \t"}), "must not be blank"),
+        ("read", json!({"path": "a", "operationId": "op"}), "no argument"),
     ] {
         let answer = one.ask(tool, arguments).await;
         let text = answer.structured["text"].as_str().unwrap();

@@ -128,7 +128,7 @@ impl Surface for Toolbox {
         uri: String,
         caller: Caller,
     ) -> BoxFuture<'static, Result<ResourceRead, ResourceError>> {
-        Box::pin(async move { resources::read(&self, &uri, &caller) })
+        Box::pin(async move { resources::read(&self, &uri, &caller).await })
     }
 }
 
