@@ -62,8 +62,10 @@ impl Table {
         Self { root: home.join("processes"), session: session.clone() }
     }
 
-    /// Looks after the processes of the session that an earlier run of the node started. Needs a tokio runtime.
+    /// Looks after the processes of the session that an earlier run of the node started, and forgets those that ended
+    /// more than a day ago. Needs a tokio runtime.
     pub(super) fn adopt(&self) {
+        self.prune();
         let own = self.entries().into_iter().filter(|entry| entry.meta.session == self.session);
         own.filter(|entry| entry.state() == State::Running).for_each(|entry| watch::start(entry, None));
     }
@@ -85,12 +87,17 @@ impl Table {
     /// Every process the session may see, oldest first: its own, and those of other sessions that were kept. Ended ones
     /// are forgotten after a day.
     pub(super) fn list(&self) -> Vec<Entry> {
+        self.prune();
+        let mut entries = self.entries();
+        entries.sort_by(|a, b| (a.meta.started, &a.meta.id).cmp(&(b.meta.started, &b.meta.id)));
+        entries
+    }
+
+    /// Forgets what ended more than a day ago, of all sessions: one that is over lists nothing any more.
+    fn prune(&self) {
         let now = clock::now();
-        let (old, mut current): (Vec<Entry>, Vec<Entry>) =
-            self.entries().into_iter().partition(|entry| entry.ended().is_some_and(|end| now.since(end) > LISTED_MS));
-        old.iter().for_each(Entry::forget);
-        current.sort_by(|a, b| (a.meta.started, &a.meta.id).cmp(&(b.meta.started, &b.meta.id)));
-        current
+        let old = self.all().filter(|entry| entry.ended().is_some_and(|end| now.since(end) > LISTED_MS));
+        old.for_each(|entry| entry.forget());
     }
 
     /// The process called `id`.
@@ -142,9 +149,12 @@ impl Table {
     }
 
     fn entries(&self) -> Vec<Entry> {
-        let sessions = folders(&self.root);
-        let entries = sessions.iter().flat_map(|session| folders(session)).filter_map(Entry::read);
-        entries.filter(|entry| entry.meta.session == self.session || entry.meta.keep).collect()
+        self.all().filter(|entry| entry.meta.session == self.session || entry.meta.keep).collect()
+    }
+
+    /// The entries of all sessions of the node.
+    fn all(&self) -> impl Iterator<Item = Entry> {
+        folders(&self.root).into_iter().flat_map(|session| folders(&session)).filter_map(Entry::read)
     }
 }
 

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Start, State, status};
 use crate::{
+    clock,
     host::native::{
         bash::ARGUMENT_BYTES_MAX,
         group::{self, Ended, Identity, Marker, Target},
@@ -71,6 +72,10 @@ pub(in crate::host::native) struct Entry {
     pub(in crate::host::native) meta: Meta,
     pub(super) folder: PathBuf,
 }
+
+/// An entry without a leader that is younger than this is being started at this moment, perhaps by another session's
+/// call. Starting takes milliseconds; the rest is for a machine that is out of breath.
+const STARTING_MS: u64 = 10_000;
 
 impl Entry {
     pub(super) fn read(folder: PathBuf) -> Option<Self> {
@@ -158,7 +163,7 @@ impl Entry {
     /// decides.
     fn leads(&self) -> bool {
         match (&self.meta.leader, self.leader()) {
-            (None, _) => !self.target().living().is_empty(),
+            (None, _) => clock::now().since(self.meta.started) < STARTING_MS || !self.target().living().is_empty(),
             (Some(_), leader) => leader.is_some_and(|leader| leader.is_alive() || leader.awaits_us()),
         }
     }

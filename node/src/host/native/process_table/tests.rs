@@ -8,9 +8,12 @@ use std::{
 use rustix::process::Signal;
 
 use super::{entry::Leader, *};
-use crate::host::native::{
-    group,
-    testing::{World, until},
+use crate::{
+    host::native::{
+        group,
+        testing::{World, until},
+    },
+    ids::Millis,
 };
 
 fn table(world: &World) -> Table {
@@ -74,11 +77,25 @@ async fn a_process_whose_pid_was_not_written_any_more_is_found_by_its_marker() {
     let world = World::new();
     let mut entry = start(&world, "sleep 300");
     entry.meta.leader = None;
+    entry.meta.started = Millis(1);
     entry.write_meta().unwrap();
     let found = table(&world).find(&entry.meta.id).unwrap();
     assert_eq!((found.state(), found.pid()), (State::Running, None));
     assert!(found.end(STOP_GRACE).left.is_empty());
     assert_ne!(found.state(), State::Running);
+}
+
+#[tokio::test]
+async fn an_entry_that_is_just_being_started_is_not_taken_for_lost() {
+    let world = World::new();
+    let shell = group::find_program("bash").unwrap();
+    let start = Start { shell: &shell, command: "true", name: None, cwd: &world.env.cwd, keep: false };
+    let mut entry = table(&world).create(&start).unwrap();
+    entry.write_meta().unwrap();
+    status::write_new(&entry.status_file(), State::Running).unwrap();
+    assert_eq!(entry.state(), State::Running);
+    entry.meta.started = Millis(1);
+    assert_eq!(entry.state(), State::Lost);
 }
 
 #[tokio::test]
@@ -99,6 +116,10 @@ async fn ended_processes_are_listed_for_a_day_and_running_ones_for_ever() {
     assert_eq!(listed.len(), 2);
     assert!(listed.contains(&young.meta.id) && listed.contains(&running.meta.id));
     assert!(!old.folder.exists());
+    // A session that is over lists nothing; the next one that starts forgets for it.
+    age(&young, 25);
+    Table::new(&world.env.node_home, &clock::session_id()).adopt();
+    assert!(!young.folder.exists() && running.folder.exists());
     assert!(running.end(STOP_GRACE).left.is_empty());
 }
 
