@@ -266,7 +266,8 @@ mod tests {
     #[tokio::test]
     async fn an_unknown_or_reversed_cursor_is_an_error_that_names_it() {
         let (_home, history, entries) = five().await;
-        let forged = EntryId(format!("{}0", &entries[1].id.as_str()[..entries[1].id.as_str().len() - 1]));
+        let (rest, last) = entries[1].id.as_str().split_at(entries[1].id.as_str().len() - 1);
+        let forged = EntryId(format!("{rest}{}", if last == "0" { "1" } else { "0" }));
         for id in [EntryId::from("nonsense"), EntryId::from("0000ff-aaaaaa"), forged] {
             let error = history.page(&Range { after: Some(id.clone()), ..range(1) }).await.unwrap_err();
             assert!(error.to_string().contains(id.as_str()) || id == entries[1].id, "{error}");
