@@ -175,10 +175,15 @@ impl Answer {
     }
 }
 
-/// At most 600 characters of `text`, for messages.
+/// The start and the end of `text`, together at most 1,200 characters, for messages.
 #[must_use]
 pub fn excerpt(text: &str) -> String {
-    text.chars().take(600).collect()
+    let all: Vec<char> = text.chars().collect();
+    if all.len() <= 1_200 {
+        return text.to_owned();
+    }
+    let (start, end): (String, String) = (all[..600].iter().collect(), all[all.len() - 600..].iter().collect());
+    format!("{start} … {end}")
 }
 
 fn opener(block: &Value) -> Option<Value> {

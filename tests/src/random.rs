@@ -49,6 +49,11 @@ impl Random {
         Duration::from_micros(self.below(ms * 1000))
     }
 
+    /// Lets a time of the seed's choosing pass, below `ms` milliseconds: not a wait for anything, but a moment.
+    pub async fn moment(&mut self, ms: u64) {
+        let _ = tokio::time::timeout(self.up_to_ms(ms), std::future::pending::<()>()).await;
+    }
+
     /// One of `choices`, which are not empty.
     pub const fn pick<'a, T>(&mut self, choices: &'a [T]) -> &'a T {
         &choices[self.below(choices.len() as u64) as usize]

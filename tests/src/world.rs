@@ -143,12 +143,22 @@ impl World {
         self.command(program(self.ordinary))
     }
 
-    /// Runs a subcommand to its end.
+    /// Runs a subcommand to its end; one that does not end within two minutes is ended, and fails with status 124.
     ///
     /// # Panics
     /// When the program cannot be started.
     pub fn run(&self, arguments: &[&str]) -> Output {
-        self.chappie().args(arguments).output().expect("the program starts")
+        self.run_with(arguments, &[])
+    }
+
+    /// The same with environment variables.
+    ///
+    /// # Panics
+    /// When the program cannot be started.
+    pub fn run_with(&self, arguments: &[&str], environment: &[(&str, &str)]) -> Output {
+        let mut command = self.command("timeout");
+        command.args(["--foreground", "--kill-after=5", "120"]).arg(program(self.ordinary)).args(arguments);
+        command.envs(environment.iter().copied()).output().expect("the program starts")
     }
 
     /// Runs a subcommand that must succeed and gives its standard output.
