@@ -1,0 +1,177 @@
+//! The command line that scripts depend on (design 11), against the real program.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{fs, process::Output};
+
+use chappie_tests::{Node, World, eventually, node::Setup};
+use serde_json::{Value, json};
+
+fn json_of(node: &Node, arguments: &[&str]) -> Value {
+    let printed = node.world.run_ok(arguments);
+    serde_json::from_str(&printed).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {printed}"))
+}
+
+fn assert_fails(output: &Output, code: i32, words: &[&str]) {
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{error}");
+    assert!(output.stdout.is_empty(), "an error prints nothing to standard output");
+    for word in words {
+        assert!(error.contains(word), "'{word}' is not in: {error}");
+    }
+}
+
+#[tokio::test]
+async fn the_ready_line_has_the_fields_that_scripts_wait_for() {
+    let node = Node::single().await;
+    let ready = node.ready();
+    assert_eq!(ready["ready"], true);
+    assert!(ready["node"].as_str().is_some_and(|id| id.len() > 20), "{ready}");
+    assert!(ready["mcp"].as_str().is_some_and(|url| url.starts_with("http://127.0.0.1:") && url.ends_with("/mcp")));
+    let sessions = ready["sessions"].as_array().unwrap();
+    assert_eq!(sessions.len(), 1, "{ready}");
+    let status = json_of(&node, &["status", "--json"]);
+    assert_eq!(status["node"], ready["node"]);
+}
+
+#[tokio::test]
+async fn status_and_sessions_print_what_is_promised() {
+    let node = Node::single_with(Setup::new().argument("--name").argument("laptop")).await;
+    let status = json_of(&node, &["status", "--json"]);
+    assert_eq!(status["name"], "laptop");
+    assert_eq!(status["broker"]["node"], status["node"]);
+    assert_eq!(status["broker"]["self"], true);
+    assert_eq!(status["quorum"], json!({"voters": 1, "reachable": 1, "ok": true}));
+    assert_eq!(status["peers"], json!([]));
+    assert_eq!(status["version"], env!("CARGO_PKG_VERSION"));
+    assert!(status.as_object().unwrap().contains_key("mesh"));
+    let row = json_of(&node, &["sessions", "--json"])["sessions"][0].clone();
+    for key in ["id", "name", "host", "agentDir", "device", "cwd", "status", "bindingCount"] {
+        assert!(row.get(key).is_some(), "{key} is missing in {row}");
+    }
+    assert_eq!((&row["host"], &row["device"]), (&json!("native"), &json!("laptop")));
+    for arguments in [&["status"][..], &["sessions"], &["doctor"]] {
+        assert!(!node.world.run_ok(arguments).trim().is_empty(), "{arguments:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_session_is_opened_and_ended_while_the_node_runs() {
+    let node = Node::single().await;
+    let other = node.world.folder("U");
+    node.world.run_ok(&["session", "new", &other.display().to_string(), "--name", "u"]);
+    let id = node.session("u");
+    let pwd = node.chat("v1/cli").call("bash", json!({"command": "pwd", "sessionId": id})).await.ok();
+    assert!(pwd.output().contains("/U"));
+    node.world.run_ok(&["session", "end", "u"]);
+    let gone = node.chat("v1/cli").call("bash", json!({"command": "pwd", "sessionId": id})).await.refused();
+    assert!(gone.text().contains(&id), "{}", gone.text());
+}
+
+#[tokio::test]
+async fn say_and_log_take_part_in_a_session() {
+    let node = Node::single().await;
+    node.say("s", "from a person");
+    node.chat("v1/cli").call("bash", json!({"command": "echo from-chatgpt"})).await.ok();
+    let log = node.world.run_ok(&["log", "s"]);
+    assert!(log.contains("from a person") && log.contains("from-chatgpt"), "{log}");
+    let rows = node.world.run_ok(&["log", "s", "--json"]);
+    assert!(rows.contains("from a person"), "{rows}");
+    assert_fails(&node.world.run(&["say", "no-such-session", "x"]), 1, &["no-such-session"]);
+    assert_fails(&node.world.run(&["say", "s", "x", "--image", "/no/such.png"]), 1, &["/no/such.png"]);
+}
+
+#[tokio::test]
+async fn following_a_log_shows_what_comes() {
+    let node = Node::single().await;
+    let out = node.world.root().join("followed");
+    let file = fs::File::create(&out).unwrap();
+    let mut follower = node.world.chappie().args(["log", "s", "-f"]).stdout(file).spawn().unwrap();
+    node.say("s", "first to come");
+    eventually("the first", async || fs::read_to_string(&out).unwrap().contains("first to come").then_some(())).await;
+    node.say("s", "second to come");
+    eventually("the second", async || fs::read_to_string(&out).unwrap().contains("second to come").then_some(())).await;
+    follower.kill().unwrap();
+    follower.wait().unwrap();
+}
+
+#[tokio::test]
+async fn attach_follows_and_types() {
+    let node = Node::single().await;
+    let out = node.world.root().join("attached");
+    let file = fs::File::create(&out).unwrap();
+    let mut attached =
+        node.world.chappie().args(["attach", "s"]).stdin(std::process::Stdio::piped()).stdout(file).spawn().unwrap();
+    let mut keyboard = attached.stdin.take().unwrap();
+    std::io::Write::write_all(&mut keyboard, b"typed by hand\n").unwrap();
+    let client = node.chat("v1/cli");
+    let mut arrived = String::new();
+    eventually("the input", async || {
+        let answer = client.call("bash", json!({"command": "echo seen-$((1 + 1))"})).await.ok();
+        arrived.extend(answer.inputs().into_iter().map(|input| input.text));
+        arrived.contains("typed by hand").then_some(())
+    })
+    .await;
+    eventually("the result on the screen", async || {
+        fs::read_to_string(&out).unwrap_or_default().contains("seen-2").then_some(())
+    })
+    .await;
+    drop(keyboard);
+    eventually("the end of attach", async || attached.try_wait().unwrap()).await;
+}
+
+#[tokio::test]
+async fn without_a_running_node_facts_are_read_from_disk_and_taking_part_says_what_to_do() {
+    let mut node = Node::single().await;
+    node.say("s", "kept on disk");
+    node.stop().await;
+    let id = node.session("s");
+    assert!(node.world.run_ok(&["log", &id]).contains("kept on disk"));
+    for arguments in [&["attach", &id][..], &["say", &id, "while it is down"]] {
+        assert_fails(&node.world.run(arguments), 1, &["chappie up"]);
+    }
+    node.start_again().await;
+    let answer = node.chat("v1/cli").call("bash", json!({"command": "true"})).await.ok();
+    let texts: Vec<String> = answer.inputs().into_iter().map(|input| input.text).collect();
+    assert_eq!(texts, ["kept on disk"]);
+}
+
+#[tokio::test]
+async fn wrong_usage_exits_with_2() {
+    let world = World::new();
+    for arguments in [&["no-such-command"][..], &["up", "--no-such-flag"], &["up", "--mcp", "nowhere"], &["session"]] {
+        let output = world.run(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+#[tokio::test]
+async fn a_door_on_an_address_that_is_not_loopback_is_refused() {
+    let world = World::new();
+    let output = world.run(&["up", "--json", "--mcp", "0.0.0.0:0"]);
+    assert_fails(&output, 2, &["loopback"]);
+}
+
+#[tokio::test]
+async fn unknown_settings_are_errors_that_name_them() {
+    let world = World::new();
+    let output = world.run_with(&["up"], &[("CHAPPIE_COOLDWN", "3")]);
+    assert_fails(&output, 2, &["CHAPPIE_COOLDWN"]);
+    world.put(&world.state().join("config.toml"), "coooldown = 3\n");
+    assert_fails(&world.run(&["up"]), 2, &["coooldown", "config.toml"]);
+    world.put(&world.state().join("config.toml"), "cooldown = \n");
+    assert_fails(&world.run(&["up"]), 2, &["config.toml"]);
+    let missing = world.run(&["up", "--session", "/no/such/folder"]);
+    assert!(!missing.status.success());
+    world.put(&world.state().join("config.toml"), "cooldown = 3\n");
+    let missing = world.run(&["up", "--session", "/no/such/folder"]);
+    assert!(String::from_utf8_lossy(&missing.stderr).contains("/no/such/folder"));
+}
+
+#[tokio::test]
+async fn completions_are_printed_for_the_usual_shells() {
+    let world = World::new();
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(world.run_ok(&["completions", shell]).contains("chappie"), "{shell}");
+    }
+}
