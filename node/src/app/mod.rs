@@ -215,6 +215,7 @@ impl App {
         if let Some(door) = self.http {
             door.closed().await;
         }
+        self.node.broker.close().await;
         if let Err(error) = self.store.stop().await {
             tracing::error!(%error, "the node's store did not close cleanly");
         }

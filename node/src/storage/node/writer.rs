@@ -10,6 +10,7 @@ use std::{
 };
 
 use redb::{Database, Durability};
+use tokio::sync::oneshot;
 
 use super::{Change, Done, Job, LAZY_MAX, ROWS, Shared, StoreError, open_database};
 use crate::storage::disk::Reserve;
@@ -72,28 +73,31 @@ impl Writer {
     fn turn(&mut self, first: Option<Job>, queue: &Receiver<Job>) -> bool {
         let due = first.is_none();
         let mut durable: Vec<(Vec<Change>, Done)> = Vec::new();
-        let mut stop = false;
+        let mut stop = None;
         let mut next = first;
         while let Some(job) = next {
             match job {
                 Job::Durable(changes, done) => durable.push((changes, done)),
                 Job::Flush(done) => durable.push((Vec::new(), done)),
                 Job::Stop(done) => {
-                    durable.push((Vec::new(), done));
-                    stop = true;
+                    let (committed, outcome) = oneshot::channel();
+                    durable.push((Vec::new(), committed));
+                    stop = Some((done, outcome));
                 }
                 Job::Lazy(changes) => self.keep_lazy(changes),
             }
-            next = if stop || durable.len() >= BATCH_MAX { None } else { queue.try_recv().ok() };
+            next = if stop.is_some() || durable.len() >= BATCH_MAX { None } else { queue.try_recv().ok() };
         }
         if due || !durable.is_empty() {
             self.commit(durable);
         }
-        if stop && let Ok(mut guard) = self.database.write() {
-            // The file is free for the next start as soon as the last reader lets go.
-            *guard = None;
+        let Some((done, mut outcome)) = stop else { return false };
+        // Answered only when the file is closed: whoever waits may open it again at once.
+        if let Some(database) = self.database.write().ok().and_then(|mut guard| guard.take()) {
+            wait_for_readers(database);
         }
-        stop
+        let _ = done.send(outcome.try_recv().unwrap_or(Err(StoreError::Stopped)));
+        true
     }
 
     fn keep_lazy(&mut self, changes: Vec<Change>) {
