@@ -36,6 +36,9 @@ pub(super) async fn run(context: &Context, args: Args) -> Result<(), Failure> {
     if args.json {
         return print::json(&page);
     }
+    if page.entries.is_empty() {
+        return print::text("no entries\n");
+    }
     page.entries.iter().try_for_each(print::entry)
 }
 

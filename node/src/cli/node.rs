@@ -61,3 +61,62 @@ pub(super) async fn ask<T>(
     drop(held);
     answer
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::{config::load::Environment, control::SessionNew, host::HostKind};
+
+    fn context(home: &Path) -> Context {
+        let environment = Environment { variables: Vec::new(), cwd: home.to_owned(), host_name: "box".into() };
+        Context { home: home.join("home"), environment }
+    }
+
+    async fn names(context: &Context) -> Vec<Option<String>> {
+        let rows = ask(context, async |commands| Ok(commands.sessions().await?)).await;
+        rows.unwrap().into_iter().map(|row| row.name).collect()
+    }
+
+    async fn open(context: &Context, name: &str) {
+        let dir = context.environment.cwd.join(name);
+        std::fs::create_dir(&dir).unwrap();
+        let request = SessionNew { dir, name: Some(name.to_owned()), host: HostKind::Native };
+        ask(context, async |commands| Ok(commands.session_new(request).await?)).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn without_a_node_a_question_is_answered_here_and_what_it_changed_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let context = context(folder.path());
+        assert!(names(&context).await.is_empty());
+        open(&context, "web").await;
+        assert_eq!(names(&context).await, [Some("web".to_owned())]);
+        assert!(find(&context).await.unwrap().is_none(), "nothing runs on");
+        let error = running(&context).await.map(|_| ()).unwrap_err().to_string();
+        assert!(error.contains("chappie up"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn questions_at_the_same_moment_wait_for_each_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let context = context(folder.path());
+        open(&context, "web").await;
+        let (a, b, c) = tokio::join!(names(&context), names(&context), names(&context));
+        assert_eq!((a.len(), b.len(), c.len()), (1, 1, 1));
+    }
+
+    #[tokio::test]
+    async fn a_running_node_is_asked_and_not_joined() {
+        let folder = tempfile::tempdir().unwrap();
+        let context = context(folder.path());
+        home::prepare(&context.home).unwrap();
+        let app = App::start(context.config(Layer::default()).unwrap(), Doors::Control).await.unwrap();
+        open(&context, "web").await;
+        assert_eq!(app.commands().sessions().await.unwrap().len(), 1, "it is the node's own session");
+        app.stop().await;
+        assert!(find(&context).await.unwrap().is_none());
+        assert_eq!(names(&context).await, [Some("web".to_owned())]);
+    }
+}
