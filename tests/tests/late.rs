@@ -198,6 +198,87 @@ async fn f9_late_results_survive_a_restart_and_come_once() {
 }
 
 #[tokio::test]
+async fn a_late_result_that_arrived_does_not_come_back_with_a_restart() {
+    let mut node = Node::single_with(Setup::new().call_budget(1)).await;
+    let session = node.session("s");
+    node.chat("v1/mine").call("bash", json!({"command": "sleep 2; echo ONCE-$((1 + 1))"})).await.ok();
+    follow_until(&node.chat("v1/onlooker"), &session, "ONCE-2").await;
+    let first = node.chat("v1/mine").call("bash", json!({"command": "true"})).await.ok();
+    assert_eq!(first.late_results().len(), 1, "{}", excerpt(&first.text()));
+    node.stop().await;
+    node.start_again().await;
+    let again = node.chat("v1/mine").call("bash", json!({"command": "true"})).await.ok();
+    assert!(again.late_results().is_empty(), "{}", excerpt(&again.text()));
+}
+
+#[tokio::test]
+async fn work_stays_with_its_session_when_the_conversation_changes_its_default() {
+    let world = std::sync::Arc::new(chappie_tests::World::new());
+    let (a, b) = (world.folder("a"), world.folder("b"));
+    let setup = Setup::new().session(&a, "a").session(&b, "b").call_budget(1).cooldown(0.0);
+    let node = Node::start(world, setup).await;
+    let (client, first, second) = (node.chat("v1/mover"), node.session("a"), node.session("b"));
+    client.call("init", json!({"sessionId": first})).await.ok();
+    let running = client.call("bash", json!({"command": "pwd; sleep 3; echo MOVED-$((5 + 6))"})).await.ok();
+    assert_eq!(running.header()["operation"]["status"], "running");
+    client.call("init", json!({"sessionId": second})).await.ok();
+    follow_until(&node.chat("v1/onlooker"), &first, "MOVED-11").await;
+    let answer = client.call("bash", json!({"command": "pwd"})).await.ok();
+    assert!(answer.output().contains("/b"), "{}", answer.output());
+    let late = answer.late_results();
+    assert_eq!(late.len(), 1, "{}", excerpt(&answer.text()));
+    assert_eq!((&late[0].0["sessionId"], &late[0].0["cwd"]), (&json!(first), &json!(a)));
+    assert!(late[0].1[0].text.contains("/a") && late[0].1[0].text.contains("MOVED-11"));
+}
+
+#[tokio::test]
+async fn the_finished_members_of_a_cancelled_batch_arrive_after_a_restart_once() {
+    let mut node = Node::single().await;
+    let (session, ledger) = (node.session("s"), Ledger::at(&node.folder().join("ledger")));
+    let client = node.client().await.chat("v1/batch");
+    let calls = json!([
+        {"name": "bash", "arguments": {"command": "echo FINISHED-$((8 + 9))"}},
+        {"name": "bash", "arguments": {"command": format!("{}; sleep 70", ledger.append("two"))}},
+    ]);
+    let call = client.begin("call", json!({"calls": calls}));
+    eventually("the second member", async || (ledger.count("two") == 1).then_some(())).await;
+    call.cancel().await;
+    follow_until(&node.chat("v1/onlooker"), &session, "FINISHED-17").await;
+    node.stop().await;
+    node.start_again().await;
+    let answer = node.chat("v1/batch").call("bash", json!({"command": "true"})).await.ok();
+    let late = late_texts(&answer);
+    assert_eq!(late.len(), 1, "{}", excerpt(&answer.text()));
+    assert!(late[0].contains("FINISHED-17"));
+    let next = node.chat("v1/batch").call("bash", json!({"command": "true"})).await.ok();
+    assert!(next.late_results().is_empty());
+}
+
+#[tokio::test]
+async fn history_and_late_results_hold_references_and_never_links() {
+    let node = Node::single_with(Setup::new().call_budget(1)).await;
+    let session = node.session("s");
+    let pixel = node.folder().join("p.png");
+    image::RgbImage::from_pixel(9, 9, image::Rgb([4, 5, 6])).save(node.world.root().join("p.png")).unwrap();
+    node.world.put(&pixel, std::fs::read(node.world.root().join("p.png")).unwrap());
+    let client = node.chat("v1/refs");
+    let calls = json!([
+        {"name": "read", "arguments": {"path": "p.png"}},
+        {"name": "bash", "arguments": {"command": "sleep 2; echo REFS-$((2 + 2))"}},
+    ]);
+    client.call("call", json!({"calls": calls})).await.ok();
+    follow_until(&node.chat("v1/onlooker"), &session, "REFS-4").await;
+    let answer = client.call("bash", json!({"command": "true"})).await.ok();
+    let (_, results) = answer.late_results().remove(0);
+    assert_eq!((results[0].images.len(), results[0].references.len()), (1, 1), "{}", excerpt(&answer.text()));
+    let history = client.call("history", json!({"limit": 50})).await.ok();
+    assert_eq!(history.images().len(), 1);
+    for shown in [answer, history] {
+        assert!(!shown.raw.to_string().contains("resource_link"));
+    }
+}
+
+#[tokio::test]
 async fn an_answer_starts_within_seconds_although_its_command_runs_on() {
     let node = Node::single().await;
     let client = node.chat("v1/first-byte");
