@@ -7,7 +7,7 @@ use http::{HeaderMap, request::Parts};
 use rmcp::model::{Extensions, RequestMetaObject};
 use tokio_util::sync::CancellationToken;
 
-use super::{caller, inflight::Registration, sessions::Session};
+use super::{body::Room, caller, inflight::Registration, sessions::Session};
 use crate::{
     ids::Conversation,
     tools::{Caller, Ticket},
@@ -24,6 +24,8 @@ pub(super) struct Exchange {
     pub(super) connection: Option<Conversation>,
     /// Held so that the session counts as in use while the call runs.
     pub(super) session: Option<Arc<Session>>,
+    /// What its body takes up, until it is decoded.
+    pub(super) room: Mutex<Option<Room>>,
     /// Fires for the client's own cancellation only (F4).
     pub(super) cancelled: CancellationToken,
     /// Fires when nobody is left to answer, so that a handler need not wait for its call.
@@ -60,6 +62,11 @@ impl Exchange {
             conversation: chat.map(Conversation::Chat).or_else(|| self.connection.clone()),
             request_id: caller::request_in_meta(meta).or_else(|| self.header_request.clone()),
         }
+    }
+
+    /// The request is decoded: its body's room is free.
+    pub(super) fn decoded(&self) {
+        drop(self.room.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 
     /// Leaves the ticket for the transport. A client that cancelled ignores the answer, so it counts as not received.

@@ -1,18 +1,18 @@
-//! Streamable HTTP: one POST is one message and one answer. Reads the body within its limits, routes it ([`route`]), lets
+//! Streamable HTTP: one POST is one message and one answer. Reads the body ([`super::body`]), routes it ([`route`]), lets
 //! rmcp validate and dispatch it, and answers as JSON when the call is quick, as an event stream when it is not.
 //! Sockets, Host and Origin are the door's.
 
 use std::{
     convert::Infallible,
     fmt::Display,
-    sync::{Arc, atomic::Ordering},
+    sync::{Arc, Mutex, atomic::Ordering},
     time::Duration,
 };
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::Bytes;
 use http::{
     HeaderMap, HeaderValue, Method, Request, Response, StatusCode,
-    header::{ACCEPT, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE},
+    header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE},
 };
 use http_body::Body;
 use http_body_util::{BodyExt, Full, combinators::BoxBody};
@@ -26,6 +26,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    body::{BODY_BYTES_MAX, Intake},
     caller,
     delivery::Outbox,
     envelope::{Envelope, Kind},
@@ -39,10 +40,6 @@ use super::{
 };
 use crate::{clock, ids::Conversation, tools::Surface};
 
-/// Largest request body: a `write` of 32 MiB whose JSON doubles every byte.
-pub(super) const BODY_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// Longest pause between two pieces of a request body.
-const BODY_PAUSE_MAX: Duration = Duration::from_secs(30);
 /// A call that ends within this is answered in one piece, one write and no chunking; nearly all reading tools do. After
 /// it the stream opens, long before the 12 s that ChatGPT waits for a first byte.
 const STREAM_AFTER: Duration = Duration::from_millis(50);
@@ -55,6 +52,7 @@ const JSON: &str = "application/json";
 /// The MCP endpoint of one door.
 pub struct Endpoint {
     service: StreamableHttpService<Handler, NeverSessionManager>,
+    intake: Intake,
     sessions: Sessions,
     inflight: Arc<Inflight>,
     known_versions: Vec<&'static str>,
@@ -81,6 +79,7 @@ impl Endpoint {
             StreamableHttpService::new(move || Ok(handler.clone()), Arc::new(NeverSessionManager::default()), config);
         Self {
             service,
+            intake: Intake::new(),
             sessions: Sessions::default(),
             inflight: Arc::default(),
             known_versions: ProtocolVersion::KNOWN_VERSIONS.iter().map(ProtocolVersion::as_str).collect(),
@@ -109,7 +108,7 @@ impl Endpoint {
         B::Error: Display,
     {
         let (mut parts, body) = request.into_parts();
-        let body = read_body(&parts.headers, body).await?;
+        let (body, room) = self.intake.read(&parts.headers, body).await?;
         let envelope = Envelope::parse(&body)?;
         let session = self.session(&parts.headers);
         let facts = Facts {
@@ -126,6 +125,7 @@ impl Endpoint {
         let mut exchange = Exchange::from_headers(&parts.headers);
         exchange.connection = session.as_deref().map(conversation);
         exchange.session = session;
+        exchange.room = Mutex::new(Some(room));
         self.file(&mut exchange, &envelope);
         let exchange = Arc::new(exchange);
         parts.extensions.insert(exchange.clone());
@@ -275,47 +275,6 @@ impl Inner {
     /// The JSON-RPC message for a stream, whose status was sent long ago.
     fn json(self, id: Value) -> Bytes {
         if self.is_json() { self.bytes } else { self.as_refusal(id).body() }
-    }
-}
-
-/// Collects a body within [`BODY_BYTES_MAX`] and [`BODY_PAUSE_MAX`].
-async fn read_body<B>(headers: &HeaderMap, mut body: B) -> Result<Bytes, Refusal>
-where
-    B: Body + Unpin,
-    B::Error: Display,
-{
-    let too_large = || {
-        let message = format!("request body too large: expected at most {BODY_BYTES_MAX} bytes; send less per call");
-        Refusal::request(StatusCode::PAYLOAD_TOO_LARGE, message)
-    };
-    let declared = text(headers, CONTENT_LENGTH.as_str()).and_then(|length| length.parse::<u64>().ok());
-    if declared.is_some_and(|length| length > BODY_BYTES_MAX as u64) {
-        return Err(too_large());
-    }
-    let mut collected = BytesMut::new();
-    loop {
-        let frame = tokio::time::timeout(BODY_PAUSE_MAX, body.frame()).await.map_err(|_elapsed| {
-            let message = format!("the request body stopped arriving for {} s", BODY_PAUSE_MAX.as_secs());
-            Refusal::request(StatusCode::REQUEST_TIMEOUT, message)
-        })?;
-        let Some(frame) = frame else {
-            return Ok(collected.freeze());
-        };
-        let frame = frame.map_err(|error| {
-            Refusal::request(StatusCode::BAD_REQUEST, format!("the request body could not be read: {error}"))
-        })?;
-        let Ok(mut data) = frame.into_data() else {
-            continue;
-        };
-        if data.remaining() > BODY_BYTES_MAX - collected.len() {
-            return Err(too_large());
-        }
-        while data.has_remaining() {
-            let chunk = data.chunk();
-            let length = chunk.len();
-            collected.extend_from_slice(chunk);
-            data.advance(length);
-        }
     }
 }
 

@@ -9,6 +9,7 @@
 //! Nothing here opens a socket (that is `crate::doors`), knows a tool or touches storage.
 //! Pure files: `caller`, `envelope`, `refusal`, `route`, `sessions`.
 
+mod body;
 mod caller;
 mod delivery;
 mod encode;

@@ -8,6 +8,8 @@ use serde_json::{Value, json};
 pub(super) const PARSE_ERROR: i64 = -32700;
 /// JSON-RPC 2.0: the JSON is not a request we can serve as it stands.
 pub(super) const INVALID_REQUEST: i64 = -32600;
+/// JSON-RPC 2.0: no such method.
+const METHOD_NOT_FOUND: i64 = -32601;
 /// JSON-RPC 2.0: our own fault.
 pub(super) const INTERNAL_ERROR: i64 = -32603;
 /// MCP 2026-07-28: unsupported protocol version; `data.supported` lists ours.
@@ -89,6 +91,12 @@ impl Refusal {
         let mut refusal = Self::request(StatusCode::BAD_REQUEST, message).coded(UNSUPPORTED_VERSION).to(id);
         refusal.error.data = Some(json!({ "requested": found, "supported": supported }));
         refusal
+    }
+
+    pub(super) fn removed_method(method: &str, id: Value) -> Self {
+        let message =
+            format!("unknown method `{method}`: 2026-07-28 has no such method, every request stands by itself");
+        Self::request(StatusCode::NOT_FOUND, message).coded(METHOD_NOT_FOUND).to(id)
     }
 
     pub(super) fn unknown_session(id: Value) -> Self {

@@ -50,12 +50,18 @@ pub(super) enum Route {
 ///
 /// # Errors
 ///
-/// A refusal for a version nobody knows (400), an unknown session (404), or an older client that did not shake hands and
-/// does not say which chat it is (400).
+/// A refusal for a version nobody knows (400), a handshake in the era without one (404), an unknown session (404), or an
+/// older client that did not shake hands and does not say which chat it is (400).
 pub(super) fn route(facts: Facts<'_>, envelope: &Envelope, known_versions: &[&str]) -> Result<Route, Refusal> {
     let is_request = matches!(envelope.kind, Kind::Request(_));
     if is_request && envelope.method == "initialize" {
-        return Ok(Route::Initialize);
+        // A request that itself says 2026-07-28 is of an era without this method.
+        return match envelope.version.as_deref() {
+            Some(version) if version >= STATELESS_REVISION => {
+                Err(Refusal::removed_method(&envelope.method, envelope.id()))
+            }
+            _ => Ok(Route::Initialize),
+        };
     }
     if let Some(version) = facts.version
         && envelope.version.is_none()
@@ -103,10 +109,11 @@ mod tests {
         let none = "{}";
         let old = Some("2025-11-25");
         let new = Some("2026-07-28");
-        let table: [Row<'_>; 21] = [
+        let table: [Row<'_>; 22] = [
             ("initialize", none, None, Absent, false, Ok(Route::Initialize)),
             ("initialize", none, old, Unknown, false, Ok(Route::Initialize)),
             ("initialize", none, old, Live, true, Ok(Route::Initialize)),
+            ("initialize", MODERN_META, new, Absent, false, Err(404)),
             ("server/discover", MODERN_META, new, Absent, false, Ok(Route::Modern)),
             ("server/discover", none, None, Absent, false, Ok(Route::Modern)),
             ("tools/list", MODERN_META, new, Absent, false, Ok(Route::Modern)),

@@ -52,6 +52,7 @@ impl Handler {
         context: &RequestContext<RoleServer>,
     ) -> Result<CallToolResult, ErrorData> {
         let exchange = Exchange::of(&context.extensions);
+        exchange.decoded();
         let request = Request {
             tool: params.name.clone().into_owned(),
             arguments: params.arguments.unwrap_or_default(),

@@ -5,12 +5,10 @@
 //! Requests run concurrently; only reading and writing are sequential. At the end of input no more is read, answers that
 //! are nearly ready still go out, and what is left runs on; its requests are told so.
 
-use std::{
-    collections::HashMap,
-    io,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+mod link;
+mod writer;
+
+use std::{io, sync::Arc, time::Duration};
 
 use rmcp::{
     RoleServer,
@@ -21,30 +19,26 @@ use rmcp::{
 };
 use serde_json::Value;
 use tokio::{
-    io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader},
+    io::{AsyncBufReadExt, AsyncRead, AsyncWrite, BufReader},
     sync::{mpsc, oneshot},
-    time::{Instant, timeout_at},
+    time::{Instant, timeout, timeout_at},
 };
-use tokio_util::{
-    sync::CancellationToken,
-    task::{TaskTracker, task_tracker::TaskTrackerToken},
-};
+use tokio_util::sync::CancellationToken;
 
+use self::{
+    link::{Link, Open},
+    writer::{Job, WRITE_QUEUE, terminated, write_lines},
+};
 use super::{
     envelope::{Envelope, Kind},
-    exchange::Exchange,
-    inflight::{Inflight, Scope},
+    inflight::Scope,
     refusal::Refusal,
     server::Handler,
 };
-use crate::tools::{Surface, Ticket};
+use crate::tools::Surface;
 
 /// Longest line read, as over HTTP. A longer one is answered with an error and skipped.
-const LINE_BYTES_MAX: usize = super::http::BODY_BYTES_MAX;
-/// Requests of one connection in flight at once. A client that does not read its answers stops here.
-const REQUESTS_MAX: usize = 512;
-/// Answers between the handlers and the writer. More wait in their tasks, which [`REQUESTS_MAX`] bounds.
-const WRITE_QUEUE: usize = 64;
+const LINE_BYTES_MAX: usize = super::body::BODY_BYTES_MAX;
 /// After the end of input, how long answers may still come: under the 2 s after which MCP clients kill their server.
 const DRAIN: Duration = Duration::from_millis(1_500);
 /// What the reader's buffer holds before it grows into a line.
@@ -82,7 +76,7 @@ where
 {
     let link = Arc::new(Link::new(connection));
     let (queue, jobs) = mpsc::channel(WRITE_QUEUE);
-    let writing = tokio::spawn(write_lines(writer, jobs, link.clone()));
+    let mut writing = tokio::spawn(write_lines(writer, jobs, link.clone()));
     let lines = Lines {
         reader: BufReader::with_capacity(READ_BYTES, reader),
         line: Vec::new(),
@@ -100,157 +94,12 @@ where
         Err(error) => Err(LinesError::Protocol(error.to_string())),
     };
     // The transport is gone and with it the queue: the writer ends once it has written the rest.
-    let written = timeout_at(Instant::now() + DRAIN, writing).await;
-    link.unanswerable.cancel();
-    if let Some(error) = link.fault() {
-        return Err(error);
-    }
-    if written.is_err() {
+    if timeout(DRAIN, &mut writing).await.is_err() {
         tracing::debug!("the client stopped reading; the rest of its answers is dropped");
+        writing.abort();
     }
-    served
-}
-
-/// What the reading and the writing half share.
-struct Link {
-    connection: Scope,
-    inflight: Arc<Inflight>,
-    /// Requests read and not yet answered, by the JSON of their id.
-    open: Mutex<HashMap<String, Open>>,
-    /// Counts requests until their answer is flushed.
-    unanswered: TaskTracker,
-    /// Fires when no more answers can or need be written.
-    unanswerable: CancellationToken,
-    fault: Mutex<Option<LinesError>>,
-}
-
-struct Open {
-    exchange: Arc<Exchange>,
-    token: TaskTrackerToken,
-}
-
-impl Link {
-    fn new(connection: Scope) -> Self {
-        let unanswered = TaskTracker::new();
-        unanswered.close();
-        Self {
-            connection,
-            inflight: Arc::default(),
-            open: Mutex::default(),
-            unanswered,
-            unanswerable: CancellationToken::new(),
-            fault: Mutex::default(),
-        }
-    }
-
-    /// Takes a request in, or says why not.
-    fn admit(&self, id: &Value) -> Result<Arc<Exchange>, Refusal> {
-        let mut open = self.open();
-        if open.contains_key(&id.to_string()) {
-            return Err(Refusal::invalid_message("its id is in use by a request that is not answered yet", id.clone()));
-        }
-        if open.len() >= REQUESTS_MAX {
-            let detail = format!("{REQUESTS_MAX} requests are in flight; wait for an answer first");
-            return Err(Refusal::invalid_message(&detail, id.clone()));
-        }
-        let cancelled = CancellationToken::new();
-        let exchange = Arc::new(Exchange {
-            connection: Some(self.connection.clone()),
-            registration: Some(self.inflight.register(vec![self.connection.clone()], id, cancelled.clone())),
-            cancelled,
-            unanswerable: self.unanswerable.clone(),
-            ..Exchange::default()
-        });
-        open.insert(id.to_string(), Open { exchange: exchange.clone(), token: self.unanswered.token() });
-        Ok(exchange)
-    }
-
-    /// Cancels a request. rmcp drops the answer of a cancelled request, so nothing waits for it either.
-    fn cancel(&self, id: &Value) {
-        if self.inflight.cancel(&self.connection, id) {
-            let closed = self.open().remove(&id.to_string());
-            drop(closed);
-        }
-    }
-
-    /// The request that `message` answers, if it does and the request is still open.
-    fn close(&self, message: &ServerJsonRpcMessage) -> Option<Open> {
-        let id = match message {
-            ServerJsonRpcMessage::Response(response) => Some(&response.id),
-            ServerJsonRpcMessage::Error(error) => error.id.as_ref(),
-            ServerJsonRpcMessage::Request(_) | ServerJsonRpcMessage::Notification(_) => None,
-        };
-        let key = id?.clone().into_json_value().to_string();
-        self.open().remove(&key)
-    }
-
-    /// Records the first fault and ends the connection. A client that closed its end is no fault.
-    fn fail(&self, error: LinesError) {
-        let (LinesError::Read(io) | LinesError::Write(io)) = &error else {
-            return;
-        };
-        if !matches!(io.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) {
-            self.fault.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
-        }
-        self.unanswerable.cancel();
-    }
-
-    fn fault(&self) -> Option<LinesError> {
-        self.fault.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-
-    fn open(&self) -> MutexGuard<'_, HashMap<String, Open>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// One line to write.
-struct Job {
-    line: Vec<u8>,
-    ticket: Option<Ticket>,
-    /// Dropped once the line is out or never will be.
-    _token: Option<TaskTrackerToken>,
-    done: Option<oneshot::Sender<()>>,
-}
-
-impl Job {
-    fn refusal(refusal: &Refusal) -> Self {
-        Self { line: terminated(refusal.body().into()), ticket: None, _token: None, done: None }
-    }
-}
-
-fn terminated(mut line: Vec<u8>) -> Vec<u8> {
-    line.push(b'\n');
-    line
-}
-
-/// Writes lines in order and flushes when no more are waiting, so that a burst costs one flush.
-async fn write_lines<W: AsyncWrite + Unpin>(mut writer: W, mut jobs: mpsc::Receiver<Job>, link: Arc<Link>) {
-    let mut unflushed = Vec::new();
-    while let Some(job) = jobs.recv().await {
-        let outcome = async {
-            let mut next = Some(job);
-            while let Some(job) = next {
-                writer.write_all(&job.line).await?;
-                unflushed.push(job);
-                next = if unflushed.len() < WRITE_QUEUE { jobs.try_recv().ok() } else { None };
-            }
-            writer.flush().await
-        };
-        if let Err(error) = outcome.await {
-            link.fail(LinesError::Write(error));
-            return;
-        }
-        for Job { ticket, done, .. } in unflushed.drain(..) {
-            if let Some(ticket) = ticket {
-                ticket.written();
-            }
-            if let Some(done) = done {
-                // The sender may be gone; the line is out all the same.
-                let _ = done.send(());
-            }
-        }
-    }
+    link.unanswerable.cancel();
+    link.fault().map_or(served, Err)
 }
 
 /// The reading half, and rmcp's door to the writing half.
