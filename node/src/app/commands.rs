@@ -11,7 +11,7 @@ use tokio::net::UnixStream;
 
 use super::Node;
 use crate::{
-    broker::{Receipt, ReceiptKind, ReceiptStatus, Resolve, import},
+    broker::{Receipt, ReceiptKind, ReceiptStatus, Resolve, read_state_file},
     clock,
     content::Block,
     control::{
@@ -37,8 +37,6 @@ use crate::{
 const FOLLOW_MAX: Duration = Duration::from_secs(30);
 /// The longest text of one input. More belongs into a file that the text names.
 const SAY_MAX_BYTES: usize = 512 << 10;
-/// The largest state file taken. The original keeps its own below 32 MiB.
-const IMPORT_MAX_BYTES: u64 = 64 << 20;
 /// Images of one input.
 const SAY_IMAGES_MAX: usize = 8;
 
@@ -136,17 +134,8 @@ impl Node {
     }
 
     async fn import(&self, path: PathBuf) -> Result<ImportRow, CommandError> {
-        let file = path.clone();
-        let read = tokio::task::spawn_blocking(move || {
-            let size = std::fs::metadata(&file)?.len();
-            if size > IMPORT_MAX_BYTES {
-                return Err(std::io::Error::other(format!("it has {size} bytes; a state file has at most 64 MiB")));
-            }
-            std::fs::read(&file)
-        });
-        let bytes =
-            read.await.map_err(failed)?.map_err(|error| failed(format!("cannot read {}: {error}", path.display())))?;
-        let imported = import::parse(&bytes).map_err(|error| failed(format!("{}: {error}", path.display())))?;
+        let read = tokio::task::spawn_blocking(move || read_state_file(&path));
+        let imported = read.await.map_err(failed)?.map_err(failed)?;
         let report = self.broker.import(imported).await.map_err(failed)?;
         Ok(ImportRow {
             backup: Some(report.backup.display().to_string()),

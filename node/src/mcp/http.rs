@@ -44,6 +44,9 @@ use crate::{clock, ids::Conversation, tools::Surface};
 /// it the stream opens, long before the 12 s that ChatGPT waits for a first byte.
 const STREAM_AFTER: Duration = Duration::from_millis(50);
 
+/// How rmcp begins to say that a body is no message.
+const UNDECODABLE: &str = "fail to deserialize request body";
+
 const SESSION_HEADER: &str = "mcp-session-id";
 const VERSION_HEADER: &str = "mcp-protocol-version";
 const EVENT_STREAM: &str = "text/event-stream";
@@ -258,6 +261,10 @@ impl Inner {
     /// rmcp's own refusals (406, 415, an unreadable body) are plain text: the client gets them as JSON-RPC errors.
     fn as_refusal(&self, id: Value) -> Refusal {
         let said = String::from_utf8_lossy(&self.bytes).into_owned();
+        // rmcp answers 415 to a body that it cannot decode, as to a wrong content type; only the latter is one.
+        if let Some(detail) = said.strip_prefix(UNDECODABLE) {
+            return Refusal::parse_error(detail.trim()).to(id);
+        }
         let refusal = Refusal::request(self.status, said).to(id);
         if self.status.is_server_error() { refusal.coded(INTERNAL_ERROR) } else { refusal }
     }

@@ -25,6 +25,9 @@ use crate::tools::{Answer, Request, Surface, UnknownTool};
 /// version of the program, and a client that still asks with an old list gets a clear error.
 const TOOLS_TTL_MS: u64 = 300_000;
 
+/// Characters of an unknown tool's name that an error repeats.
+const NAME_SHOWN_MAX: usize = 100;
+
 /// What rmcp calls. Cheap to clone: rmcp asks for one per request.
 #[derive(Clone)]
 pub(super) struct Handler(Arc<Shared>);
@@ -100,6 +103,8 @@ impl Handler {
 
     fn unknown_tool(&self, tool: &str) -> ErrorData {
         let names: Vec<_> = self.0.tools.iter().map(|tool| tool.name.as_ref()).collect();
+        // A name of any length may come; the answer has a budget.
+        let tool: String = tool.chars().take(NAME_SHOWN_MAX).collect();
         ErrorData::invalid_params(format!("unknown tool `{tool}`: expected one of {}", names.join(", ")), None)
     }
 

@@ -4,6 +4,9 @@ use serde_json::Value;
 
 use crate::content::JsonObject;
 
+/// Characters of an unknown key that an error repeats.
+const KEY_SHOWN_MAX: usize = 100;
+
 /// Checks `arguments` against `schema`: unknown keys, missing keys, types, lengths, ranges.
 ///
 /// # Errors
@@ -14,6 +17,7 @@ pub(super) fn check(tool: &str, schema: &Value, arguments: &JsonObject) -> Resul
     for key in arguments.keys() {
         if !properties.contains_key(key) {
             let known = properties.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+            let key = shorten(key);
             return Err(format!("{tool} has no argument {key:?}; it takes: {known}. Nothing was done"));
         }
     }
@@ -70,11 +74,17 @@ fn members(schema: &Value, object: &JsonObject) -> Result<(), String> {
             Some(schema) => value_fits(schema, value).map_err(|cause| format!("in {key:?} {cause}"))?,
             None => {
                 let known = properties.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+                let key = shorten(key);
                 return Err(format!("has an unknown key {key:?}; it takes: {known}"));
             }
         }
     }
     Ok(())
+}
+
+/// A key of any length may come; the answer has a budget.
+fn shorten(key: &str) -> String {
+    key.chars().take(KEY_SHOWN_MAX).collect()
 }
 
 fn length(schema: &Value, least: &str, most: &str, found: usize, unit: &str) -> Result<(), String> {

@@ -113,7 +113,9 @@ fn structured(content: &[Content]) -> JsonObject {
 
 /// A tool error: the text, nothing attached.
 pub(super) fn refusal(text: impl Into<String>) -> Answer {
-    let content = vec![Content::Text(text.into())];
+    let text: String = text.into();
+    // An error may repeat what it was given; whatever that was, the answer keeps its budget.
+    let content = vec![Content::Text(TextBudget::WHOLE.head(&text).to_owned())];
     Answer { structured: structured(&content), content, is_error: true, ticket: Ticket::default() }
 }
 

@@ -332,6 +332,26 @@ async fn bad_arguments_are_refused_before_anything_is_selected() {
 }
 
 #[tokio::test]
+async fn an_error_repeats_only_so_much_of_what_it_was_given() {
+    let (world, _session) = world().await;
+    let one = Chat::new(&toolbox(&world, LONG), chat());
+    let long = "z".repeat(40_000);
+    for (tool, arguments) in [
+        ("bash", json!({"command": "true", &long: 1})),
+        ("edit", json!({"path": "a", "edits": [{"oldText": "a", "newText": "b", &long: 1}]})),
+        ("chat", json!({"text": "a", "replyTo": "b".repeat(256)})),
+        ("init", json!({"sessionId": "s".repeat(256)})),
+        ("history", json!({"after": long.get(..128), "sessionId": "x"})),
+    ] {
+        let answer = one.ask(tool, arguments).await;
+        let text = answer.structured["text"].as_str().unwrap();
+        assert!(answer.is_error && text.len() < 2_000, "{tool}: {} bytes", text.len());
+    }
+    let unknown = one.written("tools", json!({"names": ["nope"]})).await;
+    assert_eq!((&unknown[0]["unknown"], &unknown[0]["tools"]), (&json!(["nope"]), &json!([])));
+}
+
+#[tokio::test]
 async fn without_a_conversation_a_session_must_be_named() {
     let (world, session) = world().await;
     let mut one = Chat::new(&toolbox(&world, LONG), chat());

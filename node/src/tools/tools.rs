@@ -19,10 +19,13 @@ use crate::{
     ids::SessionId,
 };
 
+/// Unknown names that an answer repeats, and characters of each.
+const UNKNOWN_MAX: usize = 20;
+
 pub(super) fn spec() -> ToolSpec {
     let properties = json!({"names": {
         "type": "array", "minItems": 1, "maxItems": 256, "items": {"type": "string"},
-        "description": "Only these tools; unknown names are left out of the answer"
+        "description": "Only these tools"
     }});
     // It binds a conversation that has no default yet, like every selecting tool; that is no harm, but no pure read.
     let annotations = Annotations { read_only: true, destructive: false, idempotent: true, open_world: false };
@@ -66,10 +69,20 @@ pub(super) async fn run(toolbox: &Arc<Toolbox>, request: Request) -> Answer {
         header["initialization"] = initialization(&selection.session, mode, toolbox.cooldown);
     }
     fill(&mut header, wanted, &composer);
+    let unknown = unknown(names.as_deref().unwrap_or_default(), &inspection.tools);
+    if !unknown.is_empty() {
+        header["unknown"] = json!(unknown);
+    }
     composer.json(&header);
     let ticket =
         Riding::new(toolbox, clock::call_id(), caller.conversation, Some(session)).board(&mut composer, None).await;
     composer.finish(false, ticket)
+}
+
+/// The names that no active tool has, as far as they are worth repeating.
+fn unknown(names: &[String], tools: &[ToolDefinition]) -> Vec<String> {
+    let missing = names.iter().filter(|name| !tools.iter().any(|tool| tool.name == **name));
+    missing.take(UNKNOWN_MAX).map(|name| name.chars().take(UNKNOWN_MAX).collect()).collect()
 }
 
 /// As many definitions as fit, whole; the rest by name.
