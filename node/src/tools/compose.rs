@@ -53,7 +53,8 @@ impl<'a> Composer<'a> {
 
     /// Adds a text block as it is; callers cut what they cannot bound.
     pub(super) fn text(&mut self, text: String) {
-        self.left = self.left.minus(&text);
+        // The newline that joins it to the block before in structuredContent counts too.
+        self.left = self.left.minus("\n").minus(&text);
         self.content.push(Content::Text(text));
     }
 

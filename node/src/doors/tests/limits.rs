@@ -47,10 +47,20 @@ async fn bodies_that_are_no_message_get_a_json_rpc_error_and_the_connection_live
     let stand = Stand::open().await;
     let mut client = stand.initialized().await;
     let batch = json!([request(1, "ping", json!({})), request(2, "ping", json!({}))]).to_string();
+    let deep = format!(
+        r#"{{"jsonrpc":"2.0","id":1,"method":"ping","params":{{"a":{}1{}}}}}"#,
+        "[".repeat(200),
+        "]".repeat(200)
+    );
     for (body, code) in [
         ("", -32700),
         ("{", -32700),
         ("hello", -32700),
+        (
+            r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo","arguments":{"a":"\ud800"}}}"#,
+            -32700,
+        ),
+        (deep.as_str(), -32700),
         (batch.as_str(), -32600),
         ("[]", -32600),
         ("{}", -32600),
