@@ -69,16 +69,20 @@ fn documents(files: &[File]) -> Vec<Offence> {
     missing.map(|path| Offence::new(path, 0, "is missing or empty")).collect()
 }
 
-/// Each dependency named in the workspace has its line in the decision, and the members take their versions from there.
+/// Each dependency named in the workspace has its line in the decision, and no line speaks of one that is gone.
 fn dependencies(manifest: &str, decision: &str) -> Vec<Offence> {
     let section = manifest.split("[workspace.dependencies]").nth(1).unwrap_or_default();
     let section = section.split("\n[").next().unwrap_or_default();
-    let names = section.lines().filter_map(|line| line.split_once('=')).map(|(name, _)| name.trim());
+    let names: Vec<&str> =
+        section.lines().filter_map(|line| line.split_once('=')).map(|(name, _)| name.trim()).collect();
     let ours = ["chappie", "chappie-mesh"];
-    let unexplained = names.filter(|name| !ours.contains(name) && !decision.contains(&format!("`{name}`")));
-    unexplained
-        .map(|name| Offence::new("Cargo.toml", 0, format!("`{name}` has no line in 0001-dependencies")))
-        .collect()
+    let unexplained = names.iter().filter(|name| !ours.contains(name) && !decision.contains(&format!("`{name}`")));
+    let unexplained = unexplained.map(|name| ("Cargo.toml", format!("`{name}` has no line in 0001-dependencies")));
+    let headings = decision.lines().filter_map(|line| line.strip_prefix("- `")?.split_once(':'));
+    let explained = headings.flat_map(|(names, _)| names.split(", ")).map(|name| name.trim_matches('`'));
+    let gone = explained.filter(|name| !names.contains(name));
+    let gone = gone.map(|name| ("docs/decisions/0001-dependencies.md", format!("`{name}` is no dependency")));
+    unexplained.chain(gone).map(|(path, what)| Offence::new(path, 0, what)).collect()
 }
 
 fn versions_in_members(path: &str, manifest: &str) -> Vec<Offence> {
@@ -121,8 +125,10 @@ fn every_dependency_says_why_it_is_there() {
     assert!(manifest.contains("[workspace.dependencies]"));
     assert_clean("dependencies", &dependencies(manifest, decision));
     let bad = "[workspace.dependencies]\na = \"1\"\nb = { version = \"2\" }\n[profile.dev]\nc = 1\n";
-    let found = dependencies(bad, "- `b`: needed");
-    assert!(found.len() == 1 && found[0].what.contains("`a`"), "{found:?}");
+    let found = dependencies(bad, "- `b`, `d`: needed");
+    let named: Vec<bool> =
+        found.iter().zip(["`a`", "`d`"]).map(|(offence, name)| offence.what.contains(name)).collect();
+    assert_eq!(named, [true, true], "{found:?}");
 }
 
 #[test]
