@@ -107,7 +107,7 @@ impl Operations {
             let Some(conversation) = &row.conversation else { return false };
             row.delivered
                 && row.offered > 0
-                && self.broker.undelivered(conversation, &[row.call_id.0.clone()]).is_empty()
+                && self.broker.undelivered(conversation, std::slice::from_ref(&row.call_id.0)).is_empty()
         };
         let ids: Vec<String> = rows.iter().filter(known).map(|row| row.call_id.0.clone()).collect();
         if !ids.is_empty()
