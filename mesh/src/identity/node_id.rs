@@ -89,7 +89,8 @@ pub enum NodeIdError {
 impl FromStr for NodeId {
     type Err = NodeIdError;
 
-    /// Takes the shown form in either case, with or without dashes and spaces; `0`, `1` and `8` count as `O`, `I` and `B`.
+    /// Takes the shown form in either case, with or without dashes and spaces; `0`, `1` and `8` count as `O`, `I` and
+    /// `B`.
     fn from_str(text: &str) -> Result<Self, NodeIdError> {
         let mut checked = Vec::with_capacity(CHECKED_LEN);
         let mut length = 0;

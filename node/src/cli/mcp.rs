@@ -198,8 +198,8 @@ fn copy(from: &mut impl Read, to: &mut impl Write) -> Copied {
     }
 }
 
-/// Ends when `parent`, the process that started us, does. The parent-death signal is no use here: it fires when the *thread* ends
-/// that started us, and clients start servers from short-lived threads.
+/// Ends when `parent`, the process that started us, does. The parent-death signal is no use here: it fires when the
+/// *thread* ends that started us, and clients start servers from short-lived threads.
 async fn gone(parent: Option<Pid>) {
     while getppid() == parent {
         sleep(PARENT_POLL).await;

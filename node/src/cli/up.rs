@@ -23,7 +23,7 @@ const LOG_DEFAULT: &str = "chappie=info,warn";
 pub(super) struct Args {
     #[command(flatten)]
     settings: Settings,
-    /// Where MCP over HTTP listens; loopback only, port 0 takes a free one [default: 127.0.0.1:24276] [env: CHAPPIE_MCP]
+    /// Where MCP over HTTP listens; loopback only, port 0 is a free one [default: 127.0.0.1:24276] [env: CHAPPIE_MCP]
     #[arg(long, value_name = "ADDR", value_parser = config::mcp)]
     mcp: Option<SocketAddr>,
     /// Print the ready line as JSON [env: CHAPPIE_JSON]

@@ -13,7 +13,8 @@ const OURS: [&str; 2] = ["key.pem", super::FILE];
 #[derive(Debug, thiserror::Error)]
 pub enum HomeError {
     /// The system refused.
-    #[error("cannot {doing} the home folder {}: {cause}; set CHAPPIE_HOME to a folder you may write to", path.display())]
+    #[error("cannot {doing} the home folder {path}: {cause}; set CHAPPIE_HOME to a folder you may write to",
+        path = path.display())]
     Io {
         /// `make`, `read` or `protect`.
         doing: &'static str,
@@ -26,7 +27,8 @@ pub enum HomeError {
     #[error("{} is not a folder; set CHAPPIE_HOME to another path", .0.display())]
     NotAFolder(PathBuf),
     /// It belongs to another user.
-    #[error("the home folder {} belongs to user {owner} and not to you; set CHAPPIE_HOME to a folder of your own", path.display())]
+    #[error("the home folder {path} belongs to user {owner} and not to you; set CHAPPIE_HOME to a folder of your own",
+        path = path.display())]
     Foreign {
         /// The folder.
         path: PathBuf,
@@ -35,8 +37,8 @@ pub enum HomeError {
     },
     /// Others may look into it, and it is not plainly a node's own, so its mode is left alone.
     #[error(
-        "{path} is open to others (mode {mode:04o}) and holds files that are not a node's; set CHAPPIE_HOME to a folder \
-         of its own, or run `chmod 700 {path}` if that is what you want",
+        "{path} is open to others (mode {mode:04o}) and holds files that are not a node's; set CHAPPIE_HOME to a \
+         folder of its own, or run `chmod 700 {path}` if that is what you want",
         path = path.display()
     )]
     Shared {

@@ -43,8 +43,8 @@ pub trait Commands: Send + Sync + 'static {
     /// Ends a session and what it still runs.
     fn session_end(&self, session: String) -> Reply<'_, ()>;
 
-    /// Puts a person's input into a session (`None`: the only one there is) and gives the history entry's id. Images are
-    /// absolute paths, read by the node.
+    /// Puts a person's input into a session (`None`: the only one there is) and gives the history entry's id. Images
+    /// are absolute paths, read by the node.
     fn say(&self, session: Option<String>, text: String, images: Vec<PathBuf>) -> Reply<'_, String>;
 
     /// Reads a session's history; with `wait` an empty page is held up to 30 s for a first new entry.

@@ -44,8 +44,8 @@ impl Server {
         Ok(Self { listener, bound })
     }
 
-    /// Serves until `stop`; then the socket goes, requests that run get [`STOP_LIMIT`], and waits and MCP streams end at
-    /// once. Returns when all of that is done.
+    /// Serves until `stop`; then the socket goes, requests that run get [`STOP_LIMIT`], and waits and MCP streams end
+    /// at once. Returns when all of that is done.
     pub async fn serve(self, commands: Arc<dyn Commands>, stop: CancellationToken) {
         let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
         let mut connections = JoinSet::new();

@@ -92,8 +92,8 @@ impl Address {
     }
 }
 
-/// The home folder of a node, held by one process at a time: two starts cannot both find a socket dead and remove it, and
-/// a command that opens the stores itself does not meet a node that does. The system lets go when the process ends.
+/// The home folder of a node, held by one process at a time: two starts cannot both find a socket dead and remove it,
+/// and a command that opens the stores itself does not meet a node that does. The system lets go when the process ends.
 #[derive(Debug)]
 pub struct Held {
     /// The lock is on the open folder, so there is no lock file to be left behind.

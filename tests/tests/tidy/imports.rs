@@ -1,12 +1,13 @@
-//! Who may import whom: rows of modules, each of which imports only from rows below, and libraries that one folder names.
+//! Who may import whom: rows of modules, each of which imports only from rows below, and libraries that one folder
+//! names.
 
 use crate::{
     Offence, check, sample,
     source::{Kind, Source},
 };
 
-/// The rows of `node` (docs/ARCHITECTURE.md section 3): module, row. The longest match counts. A module imports from rows
-/// below its own; within a row only what [`SIDEWAYS`] lists.
+/// The rows of `node` (docs/ARCHITECTURE.md section 3): module, row. The longest match counts. A module imports from
+/// rows below its own; within a row only what [`SIDEWAYS`] lists.
 pub(crate) const MODULES: [(&str, u8); 22] = [
     ("main", 5),
     ("cli", 5),
