@@ -79,6 +79,9 @@ impl Setup {
             Some(script) => {
                 let mut command = world.command("unshare");
                 let program = crate::world::program(false);
+                if !rustix::process::geteuid().is_root() {
+                    command.arg("--map-root-user");
+                }
                 command.args(["--mount", "--propagation", "private", "bash", "-c"]);
                 command.arg(format!("set -e\n{script}\nexec \"$0\" \"$@\"")).arg(program);
                 command

@@ -5,7 +5,7 @@
 
 use base64::Engine;
 use chappie_tests::{
-    Answer, Client, Node, Revision, World, answer::excerpt, client::CallError, eventually, node::Setup,
+    Answer, Client, Node, Revision, World, answer::excerpt, client::CallError, eventually, files, node::Setup,
 };
 use serde_json::{Value, json};
 
@@ -157,6 +157,27 @@ fn blob(result: &Value) -> Vec<u8> {
 }
 
 #[tokio::test]
+async fn an_image_is_shown_with_a_reference_that_reads_back_its_bytes() {
+    let node = Node::single().await;
+    node.world.put(&node.folder().join("p.png"), png(48));
+    let client = node.chat("v1/in");
+    let read = client.call("read", json!({"path": "p.png"})).await.ok();
+    let result = &read.results()[0];
+    assert_eq!((result.images.len(), result.references.len()), (1, 1), "{}", excerpt(&read.text()));
+    let reference = &result.references[0];
+    let session = node.session("s");
+    assert!(reference.starts_with(&format!("chappie://session/{session}/image/")), "{reference}");
+    for uri in [reference.clone(), format!("{reference}?chatId=v1%2Fin"), format!("{reference}#part")] {
+        let resource = client.request("resources/read", json!({"uri": uri})).await.unwrap();
+        assert_eq!(resource["contents"][0]["uri"], json!(uri), "the requested URI comes back");
+        assert_eq!(resource["contents"][0]["mimeType"], json!(result.images[0].mime));
+        assert_eq!(blob(&resource), result.images[0].bytes);
+    }
+    assert_eq!(image::load_from_memory(&result.images[0].bytes).unwrap().to_rgb8().dimensions(), (48, 48));
+    assert!(reference.contains(&files::sha16_of(&result.images[0].bytes)), "named by the hash of the shown bytes");
+}
+
+#[tokio::test]
 async fn an_image_reference_still_reads_after_a_restart() {
     let mut node = Node::single().await;
     node.world.put(&node.folder().join("p.png"), png(40));
@@ -193,4 +214,16 @@ async fn foreign_and_unknown_references_are_not_found() {
     let templates = client.request("resources/templates/list", json!({})).await.unwrap();
     let template = templates["resourceTemplates"][0]["uriTemplate"].as_str().unwrap_or_default().to_owned();
     assert_eq!(template, "chappie://session/{sessionId}/{kind}/{id}/{name}{?chatId}");
+}
+
+#[tokio::test]
+async fn reading_a_reference_for_a_conversation_opens_its_window() {
+    let node = Node::single().await;
+    node.world.put(&node.folder().join("p.png"), png(16));
+    let session = node.session("s");
+    let read = node.chat("v1/a").call("read", json!({"path": "p.png", "sessionId": session})).await.ok();
+    let uri = format!("{}?chatId=v1%2Ffresh", read.results()[0].references[0]);
+    node.stateless().request("resources/read", json!({"uri": uri})).await.unwrap();
+    let init = node.chat("v1/fresh").call("init", json!({"sessionId": session})).await.ok();
+    assert_eq!(init.header()["initialization"]["mode"], "observer");
 }
