@@ -50,6 +50,9 @@ pub struct JournalRow {
     pub accepted: Millis,
     /// How far it came.
     pub state: RowState,
+    /// How it ended, in a word for a replay; `None` while it runs and in rows of older versions.
+    #[serde(default)]
+    pub ended: Option<Ended>,
     /// Whether the broker confirmed the receipt's settlement.
     pub settled: bool,
     /// Whether some response carried the outcome.
@@ -73,6 +76,18 @@ pub enum RowState {
     Interrupted(Millis),
 }
 
+/// How an operation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Ended {
+    /// Every member succeeded.
+    Succeeded,
+    /// Some member failed.
+    Failed,
+    /// It was cut off on somebody's demand; what was done until then stands.
+    Cancelled,
+}
+
 /// What an operation gave.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -82,6 +97,20 @@ pub struct Outcome {
     /// Why it is not whole, when it is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+}
+
+impl Outcome {
+    /// How it ended.
+    #[must_use]
+    pub fn ended(&self) -> Ended {
+        if self.error.is_some() {
+            Ended::Cancelled
+        } else if self.results.iter().any(|result| result.is_error) {
+            Ended::Failed
+        } else {
+            Ended::Succeeded
+        }
+    }
 }
 
 /// What the journal knows of a receipt key.
@@ -151,6 +180,7 @@ mod tests {
             label: "bash".into(),
             accepted: Millis(0),
             state,
+            ended: None,
             settled: true,
             delivered: false,
             detached: false,

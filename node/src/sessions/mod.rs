@@ -29,7 +29,7 @@ use crate::{
     storage::node::{Change, Key, NodeStore, StoreError},
 };
 
-pub use journal::{Outcome, ReceiptClaim};
+pub use journal::{Ended, Outcome, ReceiptClaim};
 pub use operations::{LateResult, Operation, Operations, Progress, RunHandle, Work};
 pub use session::{Input, Record, Session, SessionError};
 

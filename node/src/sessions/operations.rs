@@ -148,6 +148,7 @@ impl Operations {
             label: operation.work.label(),
             accepted: clock::now(),
             state: RowState::Running,
+            ended: None,
             settled: operation.receipt.is_none(),
             delivered: false,
             detached: false,
@@ -264,6 +265,7 @@ impl Operations {
             let Some(run) = inner.runs.get_mut(call_id) else { return };
             run.row.state = RowState::Finished(clock::now());
             run.row.detached = run.detached;
+            run.row.ended = Some(outcome.ended());
             let rows = vec![Change::set(Key::journal(call_id), &run.row), Change::set(Key::outcome(call_id), &outcome)];
             (if run.journaled { rows } else { Vec::new() }, run.journaled)
         };

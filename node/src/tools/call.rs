@@ -64,13 +64,16 @@ pub(super) async fn run(toolbox: &Arc<Toolbox>, mut request: Request) -> Answer 
         Err(error) => return refusal(format!("{error}. Nothing was done")),
     };
     let signed = json!({ "calls": calls.iter().map(|(name, arguments)| json!([name, arguments])).collect::<Vec<_>>() });
-    let work = Work::Call(calls.into_iter().map(|(name, arguments)| member(name, arguments)).collect());
+    let work = Work::Call(members(calls));
     operate(toolbox, request, Job { session, operation_id, kind: ReceiptKind::Call, signed, work }).await
 }
 
-/// One member with a fresh id.
-pub(super) fn member(name: String, arguments: JsonObject) -> ToolCall {
-    ToolCall { id: format!("chappie-{}", clock::call_id()), name, arguments }
+/// The members of one batch with fresh ids. They are short and cheap in tokens, because an answer repeats each of up to 128:
+/// fifteen decimal digits, 49 random bits, which two batches of one session will not share in its lifetime.
+pub(super) fn members(calls: Vec<(String, JsonObject)>) -> Vec<ToolCall> {
+    let batch = u64::from_str_radix(clock::token().get(..15).unwrap_or("0"), 16).unwrap_or(0) % 1_000_000_000_000_000;
+    let member = |(index, (name, arguments))| ToolCall { id: format!("chappie-{batch:015}-{index}"), name, arguments };
+    calls.into_iter().enumerate().map(member).collect()
 }
 
 /// The batch from exactly one of `calls` and `base64`. Pure.

@@ -20,7 +20,9 @@ use crate::{
 };
 
 /// Room that one response keeps for its own header blocks.
-pub(super) const HEADER: TextBudget = TextBudget { bytes: 1_536, tokens: 560 };
+pub(super) const HEADER: TextBudget = TextBudget { bytes: 768, tokens: 280 };
+/// Room for the header of one batch member: its id, its tool's name and a flag.
+pub(super) const MEMBER: TextBudget = TextBudget { bytes: 84, tokens: 46 };
 /// Room kept for waiting inputs and late results, so that full answers cannot starve them.
 pub(super) const RIDERS: TextBudget = TextBudget { bytes: 3_072, tokens: 1_100 };
 /// Below this a rider is not begun: a header and a line of text would not fit.

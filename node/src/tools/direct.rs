@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::json;
 
 use super::{
-    call::member,
+    call::members,
     operate::{Job, operate, take},
     surface::{Answer, Request},
     toolbox::Toolbox,
@@ -18,6 +18,6 @@ pub(super) async fn run(toolbox: &Arc<Toolbox>, mut request: Request) -> Answer 
     let operation_id = take(&mut request.arguments, "operationId");
     let arguments = std::mem::take(&mut request.arguments);
     let signed = json!({ "calls": [[request.tool, arguments]] });
-    let work = Work::Call(vec![member(request.tool.clone(), arguments)]);
+    let work = Work::Call(members(vec![(request.tool.clone(), arguments)]));
     operate(toolbox, request, Job { session, operation_id, kind: ReceiptKind::Call, signed, work }).await
 }

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    compose::{Composer, HEADER, RIDERS, refusal},
+    compose::{Composer, MEMBER, RIDERS, refusal},
     initialization::initialization,
     replay,
     riding::Riding,
@@ -26,6 +26,9 @@ use crate::{
     ids::{CallId, SessionId},
     sessions::{Operation, Outcome, Progress, ReceiptClaim, RunHandle, Session, Work, entry::Event, request_identity},
 };
+
+/// Room for the word on a cancellation in the header.
+const SLACK: TextBudget = TextBudget { bytes: 128, tokens: 48 };
 
 /// One operation, decoded.
 pub(super) struct Job {
@@ -151,8 +154,8 @@ async fn dispatch(
         request_id: caller.request_id.clone(),
         request_key,
         receipt: receipt.clone(),
+        budget: budget(&header(toolbox, &target), &work, riding.waits()),
         work,
-        budget: budget(riding.waits()),
     };
     let mut run = match target.session.submit(operation) {
         Ok(run) => run,
@@ -182,12 +185,19 @@ async fn dispatch(
     }
 }
 
-/// Text the work may give back.
-fn budget(riders: bool) -> TextBudget {
-    let less =
-        |from: TextBudget, by: TextBudget| TextBudget { bytes: from.bytes - by.bytes, tokens: from.tokens - by.tokens };
-    let base = less(TextBudget::WHOLE, HEADER);
-    if riders { less(base, RIDERS) } else { base }
+/// Text the work may give back: what the answer's own headers leave of one copy, and less when something wants to ride.
+fn budget(header: &Value, work: &Work, riders: bool) -> TextBudget {
+    let members = match work {
+        Work::Call(calls) => calls.len(),
+        Work::Chat(_) => 0,
+    };
+    let less = |from: TextBudget, by: TextBudget, times: usize| TextBudget {
+        bytes: from.bytes.saturating_sub(by.bytes * times),
+        tokens: from.tokens.saturating_sub(by.tokens * times),
+    };
+    let base = less(TextBudget::WHOLE.minus(&header.to_string()), MEMBER, members);
+    let base = less(base, SLACK, 1);
+    if riders { less(base, RIDERS, 1) } else { base }
 }
 
 fn header(toolbox: &Toolbox, target: &Target) -> Value {

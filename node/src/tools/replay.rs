@@ -15,7 +15,7 @@ use super::{
 use crate::{
     broker::{Receipt, ReceiptKey, ReceiptStatus},
     ids::CallId,
-    sessions::Progress,
+    sessions::{Ended, Progress},
 };
 
 const NEVER_RAN: &str = "the attempt under this operationId never ran, so nothing was done; send the operation again";
@@ -28,28 +28,29 @@ pub(super) async fn receipt(toolbox: &Arc<Toolbox>, key: &ReceiptKey, deadline: 
         let Some(receipt) = toolbox.broker.receipt(key) else { return refusal(NEVER_RAN) };
         let waits = receipt.status == ReceiptStatus::Running;
         if !waits || !matches!(tokio::time::timeout_at(deadline, changes.changed()).await, Ok(Ok(()))) {
-            return answer(toolbox, &receipt);
+            return answer(toolbox, &receipt).await;
         }
     }
 }
 
-fn answer(toolbox: &Toolbox, receipt: &Receipt) -> Answer {
+async fn answer(toolbox: &Toolbox, receipt: &Receipt) -> Answer {
+    let ended = toolbox.sessions.operations().ended(&receipt.key.0).await.unwrap_or_default();
     let (status, instructions) = match receipt.status {
         ReceiptStatus::Running => (
             "running",
             "This operation still runs. Do not send it again under another operationId; its result comes with a later result, or look into history",
         ),
         ReceiptStatus::NeverRun => return refusal(NEVER_RAN),
-        ReceiptStatus::Completed => (
-            "completed",
-            "This operation ran to its end before, so it was not run again. Its result came with an earlier answer, or comes with a later one; history has it",
-        ),
+        ReceiptStatus::Completed => ("completed", completed(ended)),
         ReceiptStatus::Uncertain => (
             "uncertain",
             "It is not known how far this operation came. Check its effects in history, files and processes; never simply retry it. A person can settle it with `chappie receipts`",
         ),
     };
     let mut replay = json!({ "id": receipt.operation_id, "status": status, "instructions": instructions });
+    if let Some(ended) = ended.filter(|_| receipt.status == ReceiptStatus::Completed) {
+        replay["ended"] = json!(ended);
+    }
     if let Some(reason) = &receipt.reason {
         replay["reason"] = json!(reason);
     }
@@ -57,6 +58,21 @@ fn answer(toolbox: &Toolbox, receipt: &Receipt) -> Answer {
         replay["delivery"] = json!({ "hostReceipt": "unconfirmed", "resources": receipt.resources });
     }
     plain(toolbox, place(&receipt.session, &receipt.cwd), replay)
+}
+
+/// What a completed receipt says, by how the operation ended.
+const fn completed(ended: Option<Ended>) -> &'static str {
+    match ended {
+        Some(Ended::Cancelled) => {
+            "This operation was cut off before its end, and was not run again: what it did until then stands. Its partial result came with an earlier answer, or comes with a later one; history has it. To run it anew use a new operationId"
+        }
+        Some(Ended::Failed) => {
+            "This operation ran and failed before, so it was not run again. Its result came with an earlier answer, or comes with a later one; history has it. To try anew use a new operationId"
+        }
+        Some(Ended::Succeeded) | None => {
+            "This operation ran to its end before, so it was not run again. Its result came with an earlier answer, or comes with a later one; history has it"
+        }
+    }
 }
 
 fn plain(toolbox: &Toolbox, mut header: Value, replay: Value) -> Answer {

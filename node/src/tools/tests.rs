@@ -154,6 +154,7 @@ async fn f6_the_same_operation_id_is_a_receipt_and_other_arguments_are_an_error(
     assert_eq!(replay.len(), 1);
     assert_eq!(replay[0]["replay"]["status"], "completed");
     assert_eq!(replay[0]["replay"]["delivery"]["hostReceipt"], "unconfirmed");
+    assert_eq!(replay[0]["replay"]["ended"], "succeeded");
     assert_eq!(world.script.ran.lock().unwrap().len(), 1);
     let conflict = one.ask("call", json!({"calls": [{"name": "read", "arguments": {}}], "operationId": "op"})).await;
     assert!(conflict.is_error);
@@ -181,6 +182,7 @@ async fn f6_a_replay_while_running_waits_for_the_first_and_gets_the_receipt_only
     first.await.unwrap();
     let replay = second.await.unwrap();
     assert_eq!((replay.len(), &replay[0]["replay"]["status"]), (1, &json!("completed")));
+    assert_eq!(replay[0]["replay"]["ended"], "cancelled", "an aborted operation never ran to its end");
     assert_eq!(world.script.ran.lock().unwrap().len(), 1);
 }
 
@@ -303,6 +305,21 @@ async fn long_inputs_are_cut_with_a_way_to_read_on_and_an_answer_never_outgrows_
     assert_eq!(std::fs::read_to_string(path).unwrap(), long);
     let next = one.written("call", note(None)).await;
     assert!(next.contains(&json!("after")), "{next:?}");
+}
+
+#[tokio::test]
+async fn the_headers_of_the_largest_batches_stay_inside_the_budget() {
+    let (world, _session) = world().await;
+    let one = Chat::new(&toolbox(&world, LONG), chat());
+    // The estimate is pessimistic on punctuation: 128 headers are 6,000 by it, and about 3,500 for ChatGPT.
+    for (members, tokens) in [(64, 4_500), (128, 6_500)] {
+        let calls: Vec<Value> = (0..members).map(|_| json!({"name": "note", "arguments": {}})).collect();
+        let answer = one.ask("call", json!({"calls": calls})).await;
+        let text = answer.structured["text"].as_str().unwrap();
+        assert_eq!(text.matches("toolCallId").count(), members);
+        let found = (text.len(), crate::budget::tokens(text));
+        assert!(found.0 <= 12 << 10 && found.1 <= tokens, "{members} members: {found:?}");
+    }
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use crate::{
     broker::{ReceiptStatus, Settlement},
     clock,
     ids::{CallId, SessionId},
-    sessions::journal::{JournalRow, ROW_KEPT_MS, ReceiptRow, RowState, interrupted},
+    sessions::journal::{Ended, JournalRow, ROW_KEPT_MS, ReceiptRow, RowState, interrupted},
     storage::node::{Change, Key, StoreError},
 };
 
@@ -87,6 +87,16 @@ impl Operations {
     /// Writes durably that this attempt never runs, before anybody is told so (F3).
     async fn seal(&self, key: &str, attempt: u32) -> Result<(), StoreError> {
         self.store.durable(vec![Change::set(Key::receipt(key), &ReceiptRow::Sealed(attempt, clock::now()))]).await
+    }
+
+    /// How the operation under a receipt ended, as far as this node's journal knows.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn ended(&self, key: &str) -> Result<Option<Ended>, StoreError> {
+        self.store.flush().await?;
+        let Some(ReceiptRow::Ran(call_id, _)) = self.store.read(&Key::receipt(key))? else { return Ok(None) };
+        Ok(self.store.read::<JournalRow>(&Key::journal(&call_id))?.and_then(|row| row.ended))
     }
 
     /// Whether this attempt under a receipt was sealed: then it must not run.
