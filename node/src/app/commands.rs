@@ -23,14 +23,14 @@ use crate::{
         BoxFuture,
         native::image_part::{self, Picture},
     },
-    ids::{Conversation, EntryId},
+    ids::{Conversation, EntryId, SessionId},
     sessions::{
         Session,
         entry::{Body, Entry},
         history::{LIMIT_MAX, Page, Range},
     },
     storage::disk,
-    tools::Surface,
+    tools::{Preferring, Surface},
 };
 
 /// How long `log` holds an empty page when it follows.
@@ -264,9 +264,13 @@ impl Commands for Node {
         Box::pin(async move { Ok(self.findings()) })
     }
 
-    fn serve_mcp(self: Arc<Self>, stream: UnixStream) -> BoxFuture<'static, ()> {
+    fn serve_mcp(self: Arc<Self>, stream: UnixStream, session: Option<String>) -> BoxFuture<'static, ()> {
         Box::pin(async move {
-            let surface: Arc<dyn Surface> = self.toolbox.clone();
+            let toolbox = Arc::clone(&self.toolbox);
+            let surface: Arc<dyn Surface> = match session {
+                Some(session) => Arc::new(Preferring::new(toolbox, SessionId(session))),
+                None => toolbox,
+            };
             let (reader, writer) = stream.into_split();
             if let Err(error) = stdio::serve(surface, reader, writer, self.stopping.child_token()).await {
                 tracing::debug!(%error, "an MCP client on the control socket ended");

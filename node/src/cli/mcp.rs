@@ -19,7 +19,7 @@ use super::{Context, Failure, node, settings::Settings, up::Signals};
 use crate::{
     app::{App, Doors, StartError},
     config::{Layer, SessionSpec, home},
-    control::{CommandError, Commands, SessionNew, client::Remote, socket::SocketError},
+    control::{CommandError, Commands, SessionNew, SessionRow, client::Remote, socket::SocketError},
     host::HostKind,
     telemetry,
 };
@@ -63,7 +63,7 @@ pub(super) async fn run(context: &Context, args: Args) -> Result<(), Failure> {
             return through(context, &remote, flags, parent).await;
         }
         match here(context, flags.clone()).await? {
-            Some(app) => return serve(app, parent).await,
+            Some((app, session)) => return serve(app, session, parent).await,
             // Another process was faster and will answer in a moment.
             None if Instant::now() < deadline => sleep(START_POLL).await,
             None => return Err(Failure::Failed("a node is starting and does not come up; try again".to_owned())),
@@ -74,44 +74,70 @@ pub(super) async fn run(context: &Context, args: Args) -> Result<(), Failure> {
 /// Through the node that runs. Folders named on the command line become its sessions; its other settings stay.
 async fn through(context: &Context, remote: &Remote, flags: Layer, parent: Option<Pid>) -> Result<(), Failure> {
     let asked = flags.anchored(&context.environment.cwd, context.environment.user_home()).session;
-    for spec in asked.unwrap_or_default() {
-        open(remote, spec).await?;
-    }
-    carry(remote.open_mcp().await?, parent).await
+    let session = match asked {
+        Some(specs) => open_all(remote, specs).await?,
+        None => started_in(context, remote).await,
+    };
+    carry(remote.open_mcp(session).await?, parent).await
 }
 
 /// A node in this process, with the control socket, so that other commands and doors find it; `None` when another
 /// process became the node meanwhile.
-async fn here(context: &Context, flags: Layer) -> Result<Option<App>, Failure> {
+async fn here(context: &Context, flags: Layer) -> Result<Option<(App, Option<String>)>, Failure> {
+    let asked = flags.clone().anchored(&context.environment.cwd, context.environment.user_home()).session;
     let config = context.config(flags)?;
     telemetry::start(config.log.as_deref().unwrap_or(node::LOG_DEFAULT))?;
     home::prepare(&config.home)?;
-    let unsaid = config.sessions.is_empty();
     let app = match App::start(config, Doors::Control).await {
         Ok(app) => app,
         Err(StartError::Socket(SocketError::Running { .. })) => return Ok(None),
         Err(error) => return Err(error.into()),
     };
-    if unsaid {
-        let spec = SessionSpec { dir: context.environment.cwd.clone(), name: None };
-        if let Err(error) = open(app.commands().as_ref(), spec).await {
-            tracing::warn!(%error, "the folder this was started in is no session");
-        }
-    }
-    Ok(Some(app))
+    let commands = app.commands();
+    let session = match asked {
+        Some(specs) => open_all(commands.as_ref(), specs).await?,
+        None => started_in(context, commands.as_ref()).await,
+    };
+    Ok(Some((app, session)))
 }
 
-async fn open(commands: &dyn Commands, spec: SessionSpec) -> Result<(), CommandError> {
+/// Opens what the command line names; its first session is where a client without a chat works.
+async fn open_all(commands: &dyn Commands, specs: Vec<SessionSpec>) -> Result<Option<String>, CommandError> {
+    let mut first = None;
+    for spec in specs {
+        let row = open(commands, spec).await?;
+        first.get_or_insert(row.id);
+    }
+    Ok(first)
+}
+
+/// The session of the folder this was started in. A service manager starts programs in the root or in a home folder:
+/// neither is anybody's project, and the client then selects among the sessions there are.
+async fn started_in(context: &Context, commands: &dyn Commands) -> Option<String> {
+    let dir = context.environment.cwd.clone();
+    if dir.parent().is_none() || context.environment.user_home() == Some(dir.as_path()) {
+        return None;
+    }
+    match open(commands, SessionSpec { dir, name: None }).await {
+        Ok(row) => Some(row.id),
+        Err(error) => {
+            tracing::warn!(%error, "the folder this was started in is no session");
+            None
+        }
+    }
+}
+
+async fn open(commands: &dyn Commands, spec: SessionSpec) -> Result<SessionRow, CommandError> {
     let request = SessionNew { dir: spec.dir, name: spec.name, host: HostKind::Native };
-    commands.session_new(request).await.map(|_| ())
+    commands.session_new(request).await
 }
 
 /// Carries until one side ends or a signal comes, then stops the node in order.
-async fn serve(app: App, parent: Option<Pid>) -> Result<(), Failure> {
+async fn serve(app: App, session: Option<String>, parent: Option<Pid>) -> Result<(), Failure> {
     let mut signals = Signals::new()?;
     let (ours, node) =
         UnixStream::pair().map_err(|cause| Failure::Failed(format!("cannot open a pair of sockets: {cause}")))?;
-    let serving = tokio::spawn(app.commands().serve_mcp(node));
+    let serving = tokio::spawn(app.commands().serve_mcp(node, session));
     let ended = tokio::select! {
         ended = carry(ours, parent) => ended,
         () = app.stopped() => Ok(()),

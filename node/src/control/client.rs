@@ -52,8 +52,8 @@ impl Remote {
     ///
     /// # Errors
     /// When the node is gone or refuses.
-    pub async fn open_mcp(&self) -> Result<UnixStream, CommandError> {
-        let mut exchange = self.send(Method::Mcp {}).await?;
+    pub async fn open_mcp(&self, session: Option<String>) -> Result<UnixStream, CommandError> {
+        let mut exchange = self.send(Method::Mcp { session }).await?;
         exchange.finish::<Value>(|_| Err(unexpected())).await?;
         Ok(exchange.stream)
     }
@@ -180,9 +180,9 @@ impl Commands for Remote {
         Box::pin(self.ask(Method::Doctor {}))
     }
 
-    fn serve_mcp(self: Arc<Self>, mut stream: UnixStream) -> BoxFuture<'static, ()> {
+    fn serve_mcp(self: Arc<Self>, mut stream: UnixStream, session: Option<String>) -> BoxFuture<'static, ()> {
         Box::pin(async move {
-            match self.open_mcp().await {
+            match self.open_mcp(session).await {
                 Ok(mut node) => {
                     let _ = tokio::io::copy_bidirectional(&mut stream, &mut node).await;
                 }

@@ -65,7 +65,11 @@ pub enum Method {
     /// Gives an array of `Finding`.
     Doctor {},
     /// Gives `null`; after that line the connection carries MCP and nothing else.
-    Mcp {},
+    Mcp {
+        /// The session that a connection without a chat works in until it selects another.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        session: Option<String>,
+    },
 }
 
 /// A request.
@@ -245,7 +249,7 @@ mod tests {
     #[test]
     fn requests_read_as_the_protocol_document_writes_them() {
         assert_eq!(decoded(r#"{"id":1,"method":"status","params":{}}"#), Ok(Method::Status {}));
-        assert_eq!(decoded(r#"{"id":1,"method":"mcp"}"#), Ok(Method::Mcp {}));
+        assert_eq!(decoded(r#"{"id":1,"method":"mcp"}"#), Ok(Method::Mcp { session: None }));
         let new = SessionNew { dir: "/a".into(), name: None, host: HostKind::Native };
         assert_eq!(
             decoded(r#"{"id":1,"method":"session_new","params":{"dir":"/a","host":"native"}}"#),

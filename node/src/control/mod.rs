@@ -65,6 +65,7 @@ pub trait Commands: Send + Sync + 'static {
     /// What the running node knows of its own health; the command line adds what can be seen from outside.
     fn doctor(&self) -> Reply<'_, Vec<Finding>>;
 
-    /// Serves MCP over `stream` as over a standard input and output, until either side ends.
-    fn serve_mcp(self: Arc<Self>, stream: UnixStream) -> BoxFuture<'static, ()>;
+    /// Serves MCP over `stream` as over a standard input and output, until either side ends. A client that names no chat
+    /// works in `session` (an id) until it selects another: the folder its program was started in.
+    fn serve_mcp(self: Arc<Self>, stream: UnixStream, session: Option<String>) -> BoxFuture<'static, ()>;
 }

@@ -117,8 +117,8 @@ impl Connection {
                     continue;
                 }
             };
-            if request.method == (Method::Mcp {}) {
-                return self.hand_over(request.id, commands).await;
+            if let Method::Mcp { session } = request.method {
+                return self.hand_over(request.id, session, commands).await;
             }
             self.answer(request.id, request.method, commands.as_ref()).await?;
         }
@@ -173,7 +173,7 @@ impl Connection {
             Method::ImportState { path } => encoded(commands.import_state(path).await),
             Method::Doctor {} => encoded(commands.doctor().await),
             // Taken by `hand_over` before.
-            Method::Mcp {} => Ok(Value::Null),
+            Method::Mcp { .. } => Ok(Value::Null),
         };
         self.send(Some(id), result.map_or_else(Body::Error, Body::Result)).await
     }
@@ -205,7 +205,7 @@ impl Connection {
         }
     }
 
-    async fn hand_over(mut self, id: u64, commands: Arc<dyn Commands>) -> io::Result<()> {
+    async fn hand_over(mut self, id: u64, session: Option<String>, commands: Arc<dyn Commands>) -> io::Result<()> {
         if !self.lines.is_empty() {
             let error = CommandError::new("bytes came after the request for mcp and before its answer");
             return self.send(Some(id), Body::Error(error)).await;
@@ -214,7 +214,7 @@ impl Connection {
         tokio::select! {
             biased;
             () = self.stop.cancelled() => {}
-            () = commands.serve_mcp(self.stream) => {}
+            () = commands.serve_mcp(self.stream, session) => {}
         }
         Ok(())
     }

@@ -162,7 +162,7 @@ impl Commands for Scripted {
     }
 
     /// Echoes until the end, so that a test sees whose bytes arrive.
-    fn serve_mcp(self: Arc<Self>, mut stream: UnixStream) -> BoxFuture<'static, ()> {
+    fn serve_mcp(self: Arc<Self>, mut stream: UnixStream, _session: Option<String>) -> BoxFuture<'static, ()> {
         Box::pin(async move {
             let (mut from, mut to) = stream.split();
             let _ = tokio::io::copy(&mut from, &mut to).await;
@@ -338,7 +338,7 @@ async fn a_client_that_leaves_ends_its_wait() {
 async fn the_stop_ends_waits_and_mcp_streams_at_once_and_says_so() {
     let node = Running::start().await;
     let remote = node.remote().await;
-    let mut mcp = remote.open_mcp().await.unwrap();
+    let mut mcp = remote.open_mcp(None).await.unwrap();
     let wait = tokio::spawn(async move { remote.log(LogQuery { wait: true, ..LogQuery::default() }).await });
     node.until_waiting(1).await;
     node.stopped().await;
@@ -350,7 +350,7 @@ async fn the_stop_ends_waits_and_mcp_streams_at_once_and_says_so() {
 #[tokio::test]
 async fn after_the_answer_to_mcp_the_bytes_are_the_callback_s() {
     let node = Running::start().await;
-    let mut stream = node.remote().await.open_mcp().await.unwrap();
+    let mut stream = node.remote().await.open_mcp(None).await.unwrap();
     let sent = b"{\"jsonrpc\":\"2.0\"}\nnot a control frame\n";
     stream.write_all(sent).await.unwrap();
     let mut back = vec![0; sent.len()];
@@ -365,7 +365,7 @@ async fn after_the_answer_to_mcp_the_bytes_are_the_callback_s() {
 async fn serving_mcp_through_another_process_carries_both_ways() {
     let node = Running::start().await;
     let (mut near, far) = UnixStream::pair().unwrap();
-    let serving = tokio::spawn(Arc::new(node.remote().await).serve_mcp(far));
+    let serving = tokio::spawn(Arc::new(node.remote().await).serve_mcp(far, None));
     near.write_all(b"ping").await.unwrap();
     near.shutdown().await.unwrap();
     let mut back = String::new();

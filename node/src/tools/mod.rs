@@ -12,6 +12,7 @@ mod history;
 mod init;
 mod initialization;
 mod operate;
+mod preferring;
 mod read;
 mod replay;
 mod resources;
@@ -23,6 +24,7 @@ mod toolbox;
 mod tools;
 mod write;
 
+pub use preferring::Preferring;
 pub use surface::{
     Annotations, Answer, Caller, Content, Request, ResourceError, ResourceRead, Surface, Ticket, ToolSpec, UnknownTool,
 };

@@ -369,6 +369,29 @@ async fn an_error_repeats_only_so_much_of_what_it_was_given() {
 }
 
 #[tokio::test]
+async fn a_client_started_in_a_folder_works_there_until_it_selects_another() {
+    let (world, first) = world().await;
+    let folder = tempfile::tempdir().unwrap();
+    let own = world.sessions.create(folder.path(), None).await.unwrap();
+    let toolbox = toolbox(&world, LONG);
+    let surface = Arc::new(Preferring::new(Arc::clone(&toolbox), own.record().id.clone()));
+    let connection = Conversation::Connection("stdio:1".into());
+    let ask = async |conversation: &Conversation, tool: &str, arguments: Value| {
+        let caller = Caller { conversation: Some(conversation.clone()), request_id: None };
+        let arguments = arguments.as_object().cloned().unwrap();
+        let request = Request { tool: tool.into(), arguments, caller, cancelled: CancellationToken::new() };
+        let answer = Arc::clone(&surface).call(request).await.unwrap();
+        blocks(&answer).swap_remove(0)
+    };
+    let chatgpt = ask(&chat(), "call", note(None)).await;
+    assert_eq!(chatgpt["sessionId"], json!(first.record().id), "a chat selects by its own rules: {chatgpt}");
+    assert_eq!(ask(&connection, "call", note(None)).await["sessionId"], json!(own.record().id));
+    assert_eq!(ask(&connection, "sessions", json!({})).await["sessions"].as_array().unwrap().len(), 2);
+    ask(&connection, "init", json!({"sessionId": first.record().id})).await;
+    assert_eq!(ask(&connection, "call", note(None)).await["sessionId"], json!(first.record().id));
+}
+
+#[tokio::test]
 async fn without_a_conversation_a_session_must_be_named() {
     let (world, session) = world().await;
     let mut one = Chat::new(&toolbox(&world, LONG), chat());
