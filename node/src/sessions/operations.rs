@@ -193,6 +193,20 @@ impl Operations {
         }
     }
 
+    /// The same for a caller who knows the id: only an operation of its own conversation that has not ended. Returns
+    /// whether there was one.
+    #[must_use]
+    pub fn cancel_of(&self, call_id: &CallId, conversation: Option<&Conversation>, reason: &str) -> bool {
+        let open = self.inner().runs.get(call_id).is_some_and(|run| {
+            run.row.conversation.as_ref() == conversation
+                && matches!(*run.progress.borrow(), Progress::Queued | Progress::Running)
+        });
+        if open {
+            self.cancel(call_id, reason);
+        }
+        open
+    }
+
     /// Cancels everything of one session.
     pub(super) fn cancel_session(&self, session: &SessionId, reason: &str) {
         for run in self.inner().runs.values_mut().filter(|run| run.row.session == *session) {

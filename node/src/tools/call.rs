@@ -7,16 +7,16 @@ use serde_json::{Value, json};
 
 use super::{
     arguments::check,
-    compose::refusal,
+    compose::{Composer, refusal},
     operate::{Job, operate, take},
-    surface::{Answer, Request, ToolSpec},
+    surface::{Answer, Caller, Request, Ticket, ToolSpec},
     toolbox::{ACTS, Toolbox, input_schema, spec as tool_spec},
 };
 use crate::{
     broker::ReceiptKind,
     clock,
     content::{JsonObject, ToolCall},
-    ids::SessionId,
+    ids::{CallId, SessionId},
     sessions::Work,
 };
 
@@ -63,9 +63,35 @@ pub(super) async fn run(toolbox: &Arc<Toolbox>, mut request: Request) -> Answer 
         Ok(calls) => calls,
         Err(error) => return refusal(format!("{error}. Nothing was done")),
     };
+    if let [(name, arguments)] = calls.as_slice()
+        && name == "process"
+        && let Some(answer) = stop(toolbox, &request.caller, arguments)
+    {
+        return answer;
+    }
     let signed = json!({ "calls": calls.iter().map(|(name, arguments)| json!([name, arguments])).collect::<Vec<_>>() });
     let work = Work::Call(members(calls));
     operate(toolbox, request, Job { session, operation_id, kind: ReceiptKind::Call, signed, work }).await
+}
+
+/// Ends a running operation that was answered as running, when `process` is asked to stop its id. It cannot wait in the
+/// session's queue: that is held by what it ends.
+fn stop(toolbox: &Toolbox, caller: &Caller, arguments: &JsonObject) -> Option<Answer> {
+    let text = |key: &str| arguments.get(key).and_then(Value::as_str);
+    let call_id = CallId(text("id").filter(|_| text("action") == Some("stop"))?.to_owned());
+    let reason = "it was stopped by its id";
+    if !toolbox.sessions.operations().cancel_of(&call_id, caller.conversation.as_ref(), reason) {
+        return None;
+    }
+    let mut composer = Composer::new(&toolbox.blobs);
+    composer.json(&json!({
+        "operation": {
+            "id": call_id,
+            "status": "stopping",
+            "instructions": "It ends within a second; what it did until then stands, and comes with a later result",
+        }
+    }));
+    Some(composer.finish(false, Ticket::default()))
 }
 
 /// The members of one batch with fresh ids. They are short and cheap in tokens, because an answer repeats each of up to 128:

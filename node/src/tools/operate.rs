@@ -246,7 +246,7 @@ fn operation(call_id: &CallId, status: &str, budget: Duration) -> Value {
         "id": call_id,
         "status": status,
         "instructions": format!(
-            "Still {status} after {seconds} s and going on by itself: do not send it again. Its result comes once with a later result (deferredResult {call_id}); follow it with history and wait: true. Put work of this length into the process tool."
+            "Still {status} after {seconds} s and going on by itself: do not send it again. Its result comes once with a later result (deferredResult {call_id}); follow it with history and wait: true. End it with call process {{\"action\":\"stop\",\"id\":\"{call_id}\"}}. Put work of this length into the process tool."
         ),
     })
 }

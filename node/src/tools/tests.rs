@@ -118,12 +118,17 @@ async fn f5_a_call_over_its_budget_is_answered_as_running_and_its_result_comes_o
     assert_eq!(running[0]["operation"]["status"], "running");
     let id = running[0]["operation"]["id"].as_str().unwrap().to_owned();
     let patient = Chat::new(&toolbox(&world, LONG), chat());
-    world.sessions.operations().cancel(&crate::ids::CallId(id.clone()), "enough");
+    let stop = json!({"calls": [{"name": "process", "arguments": {"action": "stop", "id": id}}]});
+    let stranger = Chat::new(&brief.toolbox, Conversation::Chat("v1/other".into()));
+    stranger.written("call", stop.clone()).await;
+    assert!(!world.sessions.operations().has_late(&chat()), "only its own conversation ends it");
+    let stopping = brief.written("call", stop).await;
+    assert_eq!(stopping[0]["operation"]["status"], "stopping");
     until("the result is late", || world.sessions.operations().has_late(&chat())).await;
     let next = patient.written("call", note(None)).await;
     let late: Vec<&Value> = next.iter().filter(|block| block["deferredResult"] == json!(id)).collect();
     assert_eq!(late.len(), 1, "{next:?}");
-    assert_eq!(late[0]["error"], "enough");
+    assert_eq!(late[0]["error"], "it was stopped by its id");
     let after = patient.written("call", note(None)).await;
     assert!(!after.iter().any(|block| block.get("deferredResult").is_some()));
 }
