@@ -1,25 +1,35 @@
-//! What a person would see of bytes that a command wrote for a terminal: colour and cursor sequences gone, progress
-//! lines overwritten by their last state, bytes outside UTF-8 and control characters made visible. Pure. The full
-//! output on disk keeps the raw bytes.
+//! What a program wrote, as text for the model: colour and cursor sequences gone, bytes outside UTF-8 and control
+//! characters made visible. Pure. The full output on disk keeps the raw bytes.
 //!
-//! Not a terminal: cursor movement other than carriage return and backspace is dropped, not followed. The number of
-//! line ends never changes, so line numbers fit the raw file.
+//! Not a terminal: nothing is moved and nothing is overwritten, so every state of a progress line is there. A carriage
+//! return on its own breaks the line for the reader, but line numbers stay those of the raw file, where only `\n` counts:
+//! [`plain`] keeps such a return until all that counts or cuts lines is done, then [`broken`] makes it a line break.
 
-/// `raw` as text.
+/// `raw` as text with as many `\n` as it has. A `\r` left in it was on its own: see [`broken`].
 #[must_use]
 pub(super) fn plain(raw: &[u8]) -> String {
     let text = String::from_utf8_lossy(raw);
-    let mut screen = Screen { out: String::with_capacity(text.len()), line: 0, returned: false };
+    let mut page = Page { out: String::with_capacity(text.len()), returns: 0 };
     let mut rest = text.chars();
     while let Some(c) = rest.next() {
         match c {
             ESCAPE => rest = after_escape(rest),
             '\u{9b}' => rest = after_control_sequence(rest),
-            c => screen.put(c),
+            c => page.put(c),
         }
     }
-    screen.out
+    page.put_returns();
+    page.out
 }
+
+/// What the model sees of a text that [`plain`] made, no longer than it: each carriage return is a line break.
+#[must_use]
+pub(super) fn broken(plain: String) -> String {
+    if plain.contains('\r') { plain.replace('\r', "\n") } else { plain }
+}
+
+/// What ends a line on the reader's page.
+pub(super) const LINE_BREAKS: [char; 2] = ['\n', '\r'];
 
 /// One line of a file: nothing is dropped, every control character is visible.
 #[must_use]
@@ -29,37 +39,32 @@ pub(super) fn visible_line(raw: &[u8]) -> String {
 
 const ESCAPE: char = '\u{1b}';
 const BELL: char = '\u{7}';
+const BACKSPACE: char = '\u{8}';
 
-struct Screen {
+struct Page {
     out: String,
-    /// Where the current line begins in `out`.
-    line: usize,
-    /// The cursor stands at the beginning of a line that has text.
-    returned: bool,
+    /// Carriage returns since the last text; a `\n` next makes them part of its line end.
+    returns: usize,
 }
 
-impl Screen {
+impl Page {
     fn put(&mut self, c: char) {
         match c {
             '\n' => {
+                self.returns = 0;
                 self.out.push('\n');
-                self.line = self.out.len();
-                self.returned = false;
             }
-            '\r' => self.returned = true,
-            BELL => {}
-            '\u{8}' => {
-                if self.out.len() > self.line {
-                    self.out.pop();
-                }
-            }
+            '\r' => self.returns += 1,
+            BELL | BACKSPACE => {}
             c => {
-                if std::mem::take(&mut self.returned) {
-                    self.out.truncate(self.line);
-                }
+                self.put_returns();
                 self.out.push(visible(c));
             }
         }
+    }
+
+    fn put_returns(&mut self) {
+        self.out.extend(std::iter::repeat_n('\r', std::mem::take(&mut self.returns)));
     }
 }
 
@@ -129,11 +134,15 @@ mod tests {
     }
 
     #[test]
-    fn progress_shows_its_last_state_and_crlf_is_a_line_end() {
-        assert_eq!(plain(b"10%\r50%\r\x1b[K100%\r\ndone\r\n"), "100%\ndone\n");
-        assert_eq!(plain(b"99%\r"), "99%");
-        assert_eq!(plain(b"a\r\r\nb"), "a\nb");
-        assert_eq!(plain(b"N\x08Na\x08a\n\x08x"), "Na\nx");
+    fn a_lone_carriage_return_breaks_the_line_and_nothing_vanishes() {
+        let seen = |raw: &[u8]| broken(plain(raw));
+        assert_eq!(seen(b"name=alice\rrole\n"), "name=alice\nrole\n");
+        assert_eq!(seen(b"one\r\rtwo\rthree\n"), "one\n\ntwo\nthree\n");
+        assert_eq!(seen(b"10%\r50%\r\x1b[K100%\r\ndone\r\n"), "10%\n50%\n100%\ndone\n");
+        assert_eq!(seen(b"99%\r"), "99%\n");
+        assert_eq!(seen(b"a\r\r\nb\r\x1b[0m\nc"), "a\nb\nc");
+        assert_eq!(seen(b"a\x08b\n\x08x"), "ab\nx");
+        assert_eq!(plain(b"a\rb\r\nc"), "a\rb\nc", "numbers are those of the raw file");
     }
 
     #[test]

@@ -10,11 +10,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{group::file_name, plain::plain};
+use super::{
+    group::file_name,
+    plain::{LINE_BREAKS, broken, plain},
+};
 use crate::budget::TextBudget;
 
 /// Bytes of the beginning kept in memory; output up to this size makes no file unless the answer must cut it. Several
-/// times an answer's whole text, because escape sequences and progress lines shrink.
+/// times an answer's whole text, because escape sequences go.
 const HEAD_BYTES: usize = 64 * 1024;
 
 /// Bytes of the end kept in memory.
@@ -51,7 +54,7 @@ pub(super) struct Spool {
 pub(super) struct Report {
     /// The text for the model, inside the budget: the whole or head, notice and tail.
     pub(super) text: String,
-    /// Lines in all, the last one counted also without its line end.
+    /// Lines in all as `read` counts them, by `\n`; the last one counted also without its line end.
     pub(super) lines: u64,
     /// Bytes in all.
     pub(super) bytes: u64,
@@ -115,7 +118,7 @@ impl Spool {
         let whole_in_memory = self.bytes == (self.head.len() + self.tail.len()) as u64;
         if whole_in_memory {
             self.head.append(&mut self.tail);
-            let text = plain(&self.head);
+            let text = broken(plain(&self.head));
             if budget.fits(&text) {
                 self.drop_file();
                 return self.report(text, false);
@@ -154,8 +157,9 @@ impl Spool {
         if !brief {
             notice = self.notice(beginning.matches('\n').count() as u64 + 1, true);
         }
-        let gap = if beginning.is_empty() || beginning.ends_with('\n') { "" } else { "\n" };
+        let gap = if beginning.is_empty() || beginning.ends_with(LINE_BREAKS) { "" } else { "\n" };
         let break_after = if ending.is_empty() { "" } else { "\n" };
+        let (beginning, ending) = (broken(beginning.to_owned()), broken(ending.to_owned()));
         format!("{beginning}{gap}{notice}{break_after}{ending}")
     }
 

@@ -13,7 +13,10 @@ use tokio_util::sync::CancellationToken;
 use super::{Entry, State, blocking, details};
 use crate::{
     budget::TextBudget,
-    host::native::{ToolContext, ToolOutput, plain::plain},
+    host::native::{
+        ToolContext, ToolOutput,
+        plain::{LINE_BREAKS, broken, plain},
+    },
 };
 
 /// Lines shown when the caller names no limit.
@@ -28,6 +31,7 @@ const READ_BYTES: usize = 256 * 1024;
 /// A part of the file.
 #[derive(Debug, PartialEq, Eq)]
 struct Page {
+    /// As [`plain`] made it: its lines are those of the file.
     text: String,
     /// Number of the first line shown, from 1.
     first: u64,
@@ -52,7 +56,8 @@ pub(super) async fn show(
     let budget = context.budget.minus(&notice(&entry, state, &Page::LONGEST_NOTICE));
     let page = blocking(move || read(&file, offset, limit.unwrap_or(LINES_DEFAULT), budget, &cancel)).await?;
     let page = page.map_err(|cause| format!("{}: the output of {}: {cause}", path.display(), entry.meta.id))?;
-    let text = format!("{}{}", page.text, notice(&entry, state, &page));
+    let notice = notice(&entry, state, &page);
+    let text = format!("{}{notice}", broken(page.text));
     let mut details = details(&entry, state);
     details["lines"] = json!(page.lines);
     details["nextOffset"] = json!(page.next);
@@ -69,7 +74,7 @@ impl Page {
 /// What is shown, whether it runs, and how to go on.
 fn notice(entry: &Entry, state: State, page: &Page) -> String {
     let id = &entry.meta.id;
-    let gap = if page.text.is_empty() || page.text.ends_with('\n') { "" } else { "\n" };
+    let gap = if page.text.is_empty() || page.text.ends_with(LINE_BREAKS) { "" } else { "\n" };
     let count = page.text.lines().count() as u64;
     let shown = match count {
         _ if page.lines == 0 => "no output so far".to_owned(),

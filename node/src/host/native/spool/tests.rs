@@ -60,9 +60,23 @@ fn one_endless_line_is_cut_inside() {
 #[test]
 fn output_that_shrinks_to_the_budget_needs_no_file() {
     let folder = tempfile::tempdir().unwrap();
-    let report = fed(folder.path(), vec![b"progress \r".to_vec(); 7_000]).finish(TextBudget::WHOLE);
-    assert_eq!((report.text.as_str(), report.bytes, report.cut), ("progress ", 70_000, false));
+    let mut chunks = vec![b"\x1b[00;1;31m".to_vec(); 7_000];
+    chunks.push(b"done".to_vec());
+    let report = fed(folder.path(), chunks).finish(TextBudget::WHOLE);
+    assert_eq!((report.text.as_str(), report.bytes, report.cut), ("done", 70_004, false));
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_progress_line_is_shown_broken_and_numbered_as_the_file_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let report = fed(folder.path(), [b"1%\r2%\r\ndone".to_vec()]).finish(TextBudget::WHOLE);
+    assert_eq!((report.text.as_str(), report.lines), ("1%\n2%\ndone", 2));
+    let progress: Vec<u8> = (1..=50_000).flat_map(|n| format!("{n} of 50000\r").into_bytes()).collect();
+    let report = fed(folder.path(), [b"begun\n".to_vec(), progress, b"\nTHE-END\n".to_vec()]).finish(TextBudget::WHOLE);
+    assert!(TextBudget::WHOLE.fits(&report.text) && !report.text.contains('\r'));
+    assert!(report.text.starts_with("begun\n1 of 50000\n2 of 50000\n") && report.text.ends_with("\nTHE-END\n"));
+    assert!(report.text.contains("[cut: 3 lines, ") && report.text.contains("\"offset\":2}"), "{}", report.text);
 }
 
 #[test]
