@@ -49,7 +49,9 @@ struct Given {
 /// Runs it.
 pub async fn run(arguments: JsonObject, env: &ToolEnv, context: &ToolContext) -> ToolOutput {
     let checked = arguments::parse("find", arguments).and_then(|given: Given| {
-        Ok((PathGlob::new(&given.pattern)?, Place::new(given.path, env)?, given.limit.map_or(LIMIT_DEFAULT, |n| n.0)))
+        let place = Place::new(given.path, env)?;
+        let glob = PathGlob::new("pattern", &given.pattern, &place)?;
+        Ok((glob, place, given.limit.map_or(LIMIT_DEFAULT, |n| n.0)))
     });
     let (glob, place, limit) = match checked {
         Ok(checked) => checked,
@@ -185,6 +187,8 @@ mod tests {
             (json!({}), "`pattern`: is required"),
             (json!({"pattern": "a["}), "the glob \"a[\" is not valid"),
             (json!({"pattern": ""}), "the glob \"\" is empty"),
+            (json!({"pattern": "/etc/host*"}), r#"{"path":"/etc","pattern":"./host*"}"#),
+            (json!({"pattern": "../*"}), "relative to `path`"),
             (json!({"pattern": "*", "path": "gone"}), "gone: does not exist"),
             (json!({"pattern": "*", "path": ""}), "`path` is empty"),
             (json!({"pattern": "*", "path": "file"}), "file is a file, not a folder"),

@@ -115,8 +115,8 @@ impl Search {
             .before_context(around)
             .after_context(around)
             .build();
-        let glob = given.glob.as_deref().map(PathGlob::new).transpose()?;
         let place = Place::new(given.path, env)?;
+        let glob = given.glob.as_deref().map(|glob| PathGlob::new("glob", glob, &place)).transpose()?;
         Ok(Self { matcher, searcher, place, glob, limit: given.limit.map_or(LIMIT_DEFAULT, |limit| limit.0) })
     }
 

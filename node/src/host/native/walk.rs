@@ -76,6 +76,35 @@ impl Place {
         paths::complaint(&self.given, &self.path, &self.cwd, error)
     }
 
+    /// The message for a glob that is not about what is below this place, with the call that says the same.
+    fn leads_out(&self, argument: &str, glob: &str, excludes: bool) -> String {
+        let parts: Vec<&str> = glob.split('/').collect();
+        // The folders before the first part with a wildcard or the last one.
+        let folders = parts[..parts.len() - 1].iter().take_while(|part| !part.contains(['*', '?', '[', '{', '\\']));
+        let (folder, rest) = parts.split_at(folders.count());
+        let folder = match folder.join("/") {
+            none if none.is_empty() && glob.starts_with('/') => "/".to_owned(),
+            outside if self.given == "." || outside == "~" || rooted_elsewhere(&outside) => outside,
+            outside => format!("{}/{outside}", self.given.trim_end_matches('/')),
+        };
+        let turned = if excludes { "!" } else { "" };
+        let rest = match rest {
+            [""] => format!("{turned}*"),
+            [name] => format!("{turned}./{name}"),
+            _ => format!("{turned}{}", rest.join("/")),
+        };
+        let there = match climbs(&rest) {
+            true => String::new(),
+            false => format!("Search there with {}, or give", serde_json::json!({ "path": folder, argument: rest })),
+        };
+        let there = if there.is_empty() { "Give" } else { &there };
+        format!(
+            "the {argument} {glob:?} leads out of {}: a glob is relative to `path` and only about what is below it. \
+             {there} the glob without a leading / or ~/ and without ..",
+            self.path.display()
+        )
+    }
+
     /// `path` as the answer shows it: from the working folder when it is below, so that other tools take it as it is.
     pub(super) fn shown(&self, path: &Path) -> String {
         escaped(path.strip_prefix(&self.cwd).unwrap_or(path).as_os_str())
@@ -129,10 +158,14 @@ pub(super) struct PathGlob {
 }
 
 impl PathGlob {
-    pub(super) fn new(pattern: &str) -> Result<Self, String> {
+    /// `argument` is what the caller calls it. A glob that leads out of `place` would match nothing, so it is refused.
+    pub(super) fn new(argument: &str, pattern: &str, place: &Place) -> Result<Self, String> {
         let (excludes, glob) = pattern.strip_prefix('!').map_or((false, pattern), |rest| (true, rest));
-        let rooted = glob.trim_start_matches("./");
-        let rooted = rooted.strip_prefix('/').unwrap_or(rooted);
+        let inside = below(glob, &place.path);
+        if inside.is_none() && (rooted_elsewhere(glob) || climbs(glob)) {
+            return Err(place.leads_out(argument, glob, excludes));
+        }
+        let rooted = inside.unwrap_or(glob).trim_start_matches("./");
         if rooted.is_empty() {
             return Err(format!("the glob {pattern:?} is empty; give one like *.rs or src/**/*.ts"));
         }
@@ -148,6 +181,23 @@ impl PathGlob {
         let subject = if self.whole_path { relative.or(name) } else { name };
         subject.is_some_and(|subject| self.glob.is_match(subject)) != self.excludes
     }
+}
+
+/// What an absolute `glob` says about paths below `root`, when it begins with that folder.
+fn below<'a>(glob: &'a str, root: &Path) -> Option<&'a str> {
+    let rest = glob.strip_prefix(root.to_str()?)?;
+    let rest = if root.parent().is_none() { rest } else { rest.strip_prefix('/')? };
+    (!climbs(rest)).then_some(rest)
+}
+
+/// Whether `glob` does not begin at the folder that is searched.
+fn rooted_elsewhere(glob: &str) -> bool {
+    glob.starts_with('/') || glob.starts_with("~/")
+}
+
+/// Whether a part of `glob` is `..`, which no path below a folder has.
+fn climbs(glob: &str) -> bool {
+    glob.split('/').any(|part| part == "..")
 }
 
 /// `name` with what would break a line or is no UTF-8 made visible: `\n`, `\xff`.
@@ -225,8 +275,9 @@ mod tests {
 
     #[test]
     fn a_glob_without_a_slash_is_about_names_and_with_one_about_paths() {
-        let at =
-            |glob: &str, path: &str| PathGlob::new(glob).unwrap().matches(Path::new("/r"), &Path::new("/r").join(path));
+        let at = |glob: &str, path: &str| {
+            PathGlob::new("glob", glob, &place(".")).unwrap().matches(Path::new("/r"), &Path::new("/r").join(path))
+        };
         for (glob, path, wanted) in [
             ("*.rs", "a.rs", true),
             ("*.rs", "deep/er/a.rs", true),
@@ -237,16 +288,45 @@ mod tests {
             ("src/**/*.rs", "src/deep/a.rs", true),
             ("src/**/*.rs", "src/a.rs", true),
             ("./src/*.rs", "src/a.rs", true),
-            ("/a.rs", "a.rs", true),
-            ("/a.rs", "src/a.rs", false),
+            ("./a.rs", "a.rs", true),
+            ("./a.rs", "src/a.rs", false),
+            ("/r/*.rs", "a.rs", true),
+            ("/r/*.rs", "src/a.rs", false),
+            ("!/r/*.rs", "a.rs", false),
+            ("~*", "~a", true),
             ("**/test/**", "a/test/b", true),
             ("!*.rs", "a.rs", false),
             ("!*.rs", "a.ts", true),
         ] {
             assert_eq!(at(glob, path), wanted, "{glob} on {path}");
         }
-        assert!(PathGlob::new("a[").unwrap_err().contains("the glob \"a[\" is not valid"));
-        assert!(PathGlob::new("!").is_err());
+        let error = |glob: &str| PathGlob::new("glob", glob, &place(".")).unwrap_err();
+        assert!(error("a[").contains("the glob \"a[\" is not valid"));
+        assert!(error("!").contains("is empty"));
+    }
+
+    fn place(given: &str) -> Place {
+        Place { given: given.to_owned(), path: Path::new("/r").join(given).components().collect(), cwd: "/r".into() }
+    }
+
+    #[test]
+    fn a_glob_that_leads_out_of_the_searched_folder_is_refused_with_the_call_to_make() {
+        for (given, glob, wanted) in [
+            (".", "/etc/host*", r#"{"path":"/etc","pattern":"./host*"}"#),
+            (".", "/*", r#"{"path":"/","pattern":"./*"}"#),
+            (".", "/rest/a", r#"{"path":"/rest","pattern":"./a"}"#),
+            (".", "/r/../x", r#"{"path":"/r/..","pattern":"./x"}"#),
+            (".", "/src/**/*.rs", r#"{"path":"/src","pattern":"**/*.rs"}"#),
+            (".", "../*", r#"{"path":"..","pattern":"./*"}"#),
+            ("sub", "../*", r#"{"path":"sub/..","pattern":"./*"}"#),
+            (".", "~/x", r#"{"path":"~","pattern":"./x"}"#),
+            (".", "/etc/", r#"{"path":"/etc","pattern":"*"}"#),
+            (".", "*/../x", "Give the glob without"),
+            (".", "!../x", r#"{"path":"..","pattern":"!./x"}"#),
+        ] {
+            let error = PathGlob::new("pattern", glob, &place(given)).unwrap_err();
+            assert!(error.contains("relative to `path`") && error.contains(wanted), "{glob}: {error}");
+        }
     }
 
     #[test]
