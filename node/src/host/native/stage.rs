@@ -54,8 +54,16 @@ pub fn target(real: &Path) -> Result<Option<Metadata>, TargetError> {
     match accessat(CWD, real, rustix::fs::Access::WRITE_OK, AtFlags::EACCESS) {
         _ if protected => Err(TargetError::ReadOnly),
         Ok(()) => Ok(Some(found)),
-        Err(Errno::ACCESS | Errno::PERM) => Err(TargetError::ReadOnly),
-        Err(error) => Err(TargetError::System(error.into())),
+        Err(error) => Err(refusal(found.uid(), found.mode(), rustix::process::geteuid().as_raw(), error)),
+    }
+}
+
+/// Why user `us` may not write a file of `owner`: only what the owner can mend is worth advising to the owner.
+fn refusal(owner: u32, mode: u32, us: u32, error: Errno) -> TargetError {
+    match error {
+        Errno::ACCESS | Errno::PERM if owner != us => TargetError::Owner { owner, mode: mode & 0o7777, us },
+        Errno::ACCESS if mode & 0o200 == 0 => TargetError::ReadOnly,
+        other => TargetError::System(other.into()),
     }
 }
 
@@ -68,6 +76,19 @@ pub enum TargetError {
     /// As an editor would refuse.
     #[error("is read-only; nothing was changed. Make it writable first (chmod u+w) if it is meant to change")]
     ReadOnly,
+    /// Another user's, who does not let us write it.
+    #[error(
+        "permission denied: it belongs to user {owner} with mode {mode:04o}, and the node runs as user {us}; nothing was \
+         changed. Its owner or root must permit writing, or choose another file"
+    )]
+    Owner {
+        /// User id of the file's owner.
+        owner: u32,
+        /// Permission bits.
+        mode: u32,
+        /// Our effective user id.
+        us: u32,
+    },
     /// What the system says.
     #[error("{}; nothing was changed", cause(.0))]
     System(#[from] io::Error),

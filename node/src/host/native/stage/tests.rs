@@ -176,6 +176,19 @@ fn what_is_read_only_or_no_file_is_refused() {
 }
 
 #[test]
+fn a_file_that_its_owner_keeps_from_us_is_not_called_read_only() {
+    let said = |owner, mode, error| refusal(owner, mode, 65_534, error).to_string();
+    let theirs = said(0, 0o100_600, Errno::ACCESS);
+    assert!(theirs.contains("belongs to user 0 with mode 0600, and the node runs as user 65534"), "{theirs}");
+    assert!(theirs.contains("nothing was changed") && !theirs.contains("chmod"), "{theirs}");
+    assert!(said(0, 0o100_444, Errno::ACCESS).contains("belongs to user 0 with mode 0444"));
+    assert!(said(65_534, 0o100_444, Errno::ACCESS).contains("is read-only"));
+    // Immutable: no permission bit is in the way.
+    assert!(said(65_534, 0o100_644, Errno::PERM).starts_with("permission denied; nothing"));
+    assert!(said(0, 0o100_644, Errno::ROFS).starts_with("the file system is read-only"));
+}
+
+#[test]
 fn the_leftovers_of_a_killed_node_go_at_the_next_start() {
     let place = Place::new();
     let path = place.file("f", "old", 0o644);
