@@ -61,8 +61,9 @@ impl Notes {
         }
         if !self.background.is_empty() {
             notes.push(format!(
-                "[still running in the background: {}; what they print from now on is dropped. For work that outlives \
-                 a call use the tool process]",
+                "[still running in the background: {}; not ended with the session, and what they print from now on is \
+                 dropped. Work that outlives a call is for the tool process, which lists it, stops it and ends it with \
+                 the session]",
                 numbers(&self.background)
             ));
         }

@@ -43,6 +43,7 @@ async fn dev_11_background_children_do_not_hold_the_call() {
     let output = bash(&world, json!({"command": format!("sleep {seconds} & echo up")})).await;
     assert!(begun.elapsed() < Duration::from_secs(3));
     assert!(text(&output).starts_with("up\n[still running in the background: pid "), "{}", text(&output));
+    assert!(text(&output).contains("not ended with the session") && text(&output).contains("the tool process"));
     assert_eq!((output.is_error, detail(&output, "exitCode")), (false, &json!(0)));
     assert!(runs(&seconds), "a background child lives on");
     let command = format!("(sleep {seconds} </dev/null >/dev/null &) ; echo up2");
