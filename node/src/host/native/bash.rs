@@ -48,8 +48,8 @@ pub fn definition() -> ToolDefinition {
             Gives stdout and stderr together, and the exit code when it is not 0. Long output is cut in the middle; the \
             notice names the file that holds all of it and the read that continues. There is no terminal and nothing to \
             read: commands that would ask fail. Without timeout it may run for ever; the answer does not wait for \
-            background children, and neither the call nor the session ends them. Use process for servers and other work \
-            that outlives the call: it lists it, stops it and ends it with the session."
+            background children, and neither the call nor the session ends them. Use process for servers and other \
+            work that outlives the call: it lists it, stops it and ends it with the session."
             .to_owned(),
         parameters: json!({
             "type": "object",

@@ -2,8 +2,9 @@
 //! characters made visible. Pure. The full output on disk keeps the raw bytes.
 //!
 //! Not a terminal: nothing is moved and nothing is overwritten, so every state of a progress line is there. A carriage
-//! return on its own breaks the line for the reader, but line numbers stay those of the raw file, where only `\n` counts:
-//! [`plain`] keeps such a return until all that counts or cuts lines is done, then [`broken`] makes it a line break.
+//! return on its own breaks the line for the reader, but line numbers stay those of the raw file, where only `\n`
+//! counts: [`plain`] keeps such a return until all that counts or cuts lines is done, then [`broken`] makes it a line
+//! break.
 
 /// `raw` as text with as many `\n` as it has. A `\r` left in it was on its own: see [`broken`].
 #[must_use]

@@ -78,8 +78,8 @@ pub enum TargetError {
     ReadOnly,
     /// Another user's, who does not let us write it.
     #[error(
-        "permission denied: it belongs to user {owner} with mode {mode:04o}, and the node runs as user {us}; nothing was \
-         changed. Its owner or root must permit writing, or choose another file"
+        "permission denied: it belongs to user {owner} with mode {mode:04o}, and the node runs as user {us}; nothing \
+         was changed. Its owner or root must permit writing, or choose another file"
     )]
     Owner {
         /// User id of the file's owner.

@@ -215,7 +215,8 @@ impl Count {
     }
 }
 
-/// Counts the first `bytes` of `file`; when that is more than `counted`, only as far as line `offset` and at most so many.
+/// Counts the first `bytes` of `file`; when that is more than `counted`, only as far as line `offset` and at most so
+/// many.
 fn count(
     file: &mut File,
     bytes: u64,
