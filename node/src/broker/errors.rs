@@ -53,11 +53,16 @@ pub enum SelectError {
         "`init` needs a conversation to bind: the request carries no `openai/session` and no connection; leave `init` out and pass sessionId (see `sessions`) to each tool"
     )]
     InitWithoutConversation,
-    /// Neither conversation nor session.
+    /// Neither conversation nor session. `init` is no way out: it has nothing to bind to either.
     #[error(
-        "which session? There is no default to go by; pass sessionId (call `sessions` for the list), or call `init` first"
+        "which session? The request belongs to no conversation, so there is no default to go by; pass sessionId (call `sessions` for the list), or send the conversation's id (a text that is not blank) as _meta[\"openai/session\"]"
     )]
     NoTarget,
+    /// The conversation has no session yet.
+    #[error(
+        "which session? This conversation has no default yet; pass sessionId (call `sessions` for the list), or call `init` first"
+    )]
+    NoDefault,
     /// Other requests kept changing the conversation's default.
     #[error("other requests of this conversation keep changing its session; repeat the request once they are done")]
     Contended,
@@ -131,6 +136,7 @@ impl From<Refusal> for SelectError {
         match refusal {
             Refusal::InitWithoutConversation => Self::InitWithoutConversation,
             Refusal::NoTarget => Self::NoTarget,
+            Refusal::NoDefault => Self::NoDefault,
         }
     }
 }

@@ -93,6 +93,8 @@ pub enum Refusal {
     InitWithoutConversation,
     /// Neither a session nor a conversation was named.
     NoTarget,
+    /// The conversation has no default, and no session is named.
+    NoDefault,
 }
 
 /// Decides where a request goes. Selection order is (creation stamp, id) of the session (F13).
@@ -141,7 +143,8 @@ pub fn decide_target(
         Some(named) => (named.clone(), How::Explicit),
         None => match default() {
             Some(current) => (current, How::Existing),
-            None => return Decision::Refuse(Refusal::NoTarget),
+            None if conversation.is_none() => return Decision::Refuse(Refusal::NoTarget),
+            None => return Decision::Refuse(Refusal::NoDefault),
         },
     };
     match (volatile.online(&target), how) {

@@ -134,7 +134,7 @@ async fn s6_1_refusals_name_the_session_and_what_to_do() {
         (&offline, ["s9", "`sessions`"]),
         (&default, ["s1", "not replaced"]),
         (&target, ["s1", "not replaced"]),
-        (&nowhere, ["sessionId", "`init`"]),
+        (&nowhere, ["sessionId", "openai/session"]),
         (&unbindable, ["`init` needs a conversation", "sessionId"]),
     ] {
         assert!(told.iter().all(|text| error.to_string().contains(text)), "{error}");
@@ -176,7 +176,8 @@ async fn s6_1_history_takes_the_named_or_the_default_and_binds_nothing() {
     let rig = Rig::new(quick());
     rig.broker.announce(online(&["s1", "s2"]));
     let conversation = chat("c");
-    assert_eq!(rig.broker.target(Some(&conversation), None).await, Err(SelectError::NoTarget));
+    assert_eq!(rig.broker.target(Some(&conversation), None).await, Err(SelectError::NoDefault));
+    assert_eq!(rig.broker.target(None, None).await, Err(SelectError::NoTarget));
     assert_eq!(rig.broker.target(Some(&conversation), Some(session("s2"))).await, Ok(session("s2")));
     assert_eq!(rig.broker.target(None, Some(session("s2"))).await, Ok(session("s2")));
     assert_eq!((rig.broker.binding(&conversation), rig.applied()), (None, 0));
@@ -223,7 +224,7 @@ async fn s6_2_a_binding_idle_for_30_days_is_ignored_everywhere_and_then_removed(
     assert!(matches!(rig.broker.select(operate(&new)).await, Err(SelectError::NoneFree { online: 1, .. })));
     rig.clock.advance(1);
     assert_eq!((rig.broker.binding(&old), rig.broker.binding_counts().len()), (None, 0));
-    assert_eq!(rig.broker.target(Some(&old), None).await, Err(SelectError::NoTarget));
+    assert_eq!(rig.broker.target(Some(&old), None).await, Err(SelectError::NoDefault));
     assert_eq!(rig.session_of(operate(&new)).await, "s1");
     rig.clock.advance(2 * DAY);
     rig.broker.delivered(&new, vec!["x".into()]).await.unwrap();
@@ -286,4 +287,12 @@ async fn a_conversation_id_that_would_not_fit_is_refused_and_nothing_is_kept() {
     let error = rig.broker.select(operate(&chat(&"x".repeat(10_000)))).await.unwrap_err();
     assert!(error.to_string().contains("10000 bytes where at most 256 bytes"), "{error}");
     assert_eq!(rig.session_of(operate(&chat("c"))).await, "s1");
+}
+
+#[test]
+fn a_caller_without_conversation_is_not_sent_to_init() {
+    let nowhere = SelectError::NoTarget.to_string();
+    assert!(!nowhere.contains("init"), "{nowhere}");
+    assert!(nowhere.contains("sessionId") && nowhere.contains("_meta[\"openai/session\"]"), "{nowhere}");
+    assert!(SelectError::NoDefault.to_string().contains("`init`"));
 }
