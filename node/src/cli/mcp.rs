@@ -161,10 +161,7 @@ async fn carry(stream: UnixStream, parent: Option<Pid>) -> Result<(), Failure> {
     let input_ended = sender.clone();
     // Threads and not tasks: blocking reads and writes are the fastest way through standard input and output, and they
     // leave the flags of a terminal or pipe that others share alone.
-    std::thread::spawn(move || {
-        let end = copy_in(&mut io::stdin().lock(), &stream);
-        let _ = input_ended.blocking_send(end);
-    });
+    std::thread::spawn(move || carry_in(&mut io::stdin().lock(), &stream, &input_ended));
     std::thread::spawn(move || {
         let end = copy_out(&other, &mut io::stdout().lock());
         let _ = sender.blocking_send(end);
@@ -185,10 +182,14 @@ async fn carry(stream: UnixStream, parent: Option<Pid>) -> Result<(), Failure> {
     }
 }
 
-fn copy_in(input: &mut impl Read, node: &Blocking) -> End {
-    let outcome = copy(input, &mut &*node);
+/// Tells the end before the node can see it: a node that closes at once would else be taken for one that went away.
+fn carry_in(input: &mut impl Read, node: &Blocking, ends: &mpsc::Sender<End>) {
+    let _ = ends.blocking_send(copy_in(input, node));
     let _ = node.shutdown(Shutdown::Write);
-    match outcome {
+}
+
+fn copy_in(input: &mut impl Read, node: &Blocking) -> End {
+    match copy(input, &mut &*node) {
         Copied::All | Copied::Unreadable => End::Input,
         Copied::Unwritable => End::Node,
     }
@@ -252,13 +253,16 @@ mod tests {
         let (ours, mut node) = Blocking::pair().unwrap();
         let sent: Vec<u8> = (0..100_000u32).map(|n| (n % 251) as u8).collect();
         let expected = sent.clone();
+        let (sender, mut ends) = mpsc::channel(2);
         let reader = std::thread::spawn(move || {
             let mut got = Vec::new();
             node.read_to_end(&mut got).unwrap();
-            got
+            (got, ends.try_recv())
         });
-        assert_eq!(copy_in(&mut sent.as_slice(), &ours), End::Input);
-        assert_eq!(reader.join().unwrap(), expected);
+        carry_in(&mut sent.as_slice(), &ours, &sender);
+        let (got, told) = reader.join().unwrap();
+        assert_eq!(got, expected);
+        assert_eq!(told, Ok(End::Input), "told before the node saw the end");
     }
 
     #[test]
