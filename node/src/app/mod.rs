@@ -25,6 +25,7 @@ use crate::{
     storage::{
         blobs::Blobs,
         node::{NodeStore, StoreError},
+        pair::{self, PairError},
     },
     tools::{Surface, Toolbox},
 };
@@ -62,6 +63,9 @@ pub enum StartError {
     /// The node's store.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// One of the two stores is lost.
+    #[error(transparent)]
+    Pair(#[from] PairError),
     /// The broker's store.
     #[error(transparent)]
     Broker(#[from] broker::OpenError),
@@ -137,6 +141,7 @@ impl App {
             Doors::All | Doors::Control => Some(Server::bind(&home).await?),
             Doors::None => None,
         };
+        pair::check(&home)?;
         let store = NodeStore::open(&home)?;
         let settings = broker::Settings { cooldown: config.cooldown, offline_wait: OFFLINE_WAIT };
         let broker = Broker::open(&home, settings)?;

@@ -12,7 +12,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
+use redb::{
+    Database, DatabaseError, ReadableDatabase, ReadableTable, ReadableTableMetadata as _, TableDefinition, TableError,
+};
+
+use super::damage;
+
+/// The store's name in the home folder.
+pub(super) const FILE: &str = "consensus.redb";
 
 /// The format this program writes.
 const FORMAT: u64 = 2;
@@ -77,7 +84,7 @@ pub enum OpenError {
         backup: Option<PathBuf>,
     },
     /// Its contents cannot be true.
-    #[error("{path} is damaged: {cause}; move it away to start without bindings and receipts, or restore a backup")]
+    #[error("{path} is damaged: {cause}; {}", damage::advice(path, damage::LOST_CONSENSUS))]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -228,20 +235,17 @@ impl ConsensusStore {
     }
 
     fn open_database(&self) -> Result<Database, OpenError> {
-        (self.opener)().map_err(|error| match error {
-            DatabaseError::DatabaseAlreadyOpen => OpenError::InUse { path: self.path.clone() },
-            other => self.io(other),
-        })
+        (self.opener)().map_err(|error| open_error(&self.path, &error.into()))
     }
 
     fn format_of(&self, database: &Database) -> Result<Option<u64>, OpenError> {
-        let transaction = database.begin_read().map_err(|error| self.io(error))?;
+        let transaction = database.begin_read().map_err(|error| open_error(&self.path, &error.into()))?;
         let meta = match transaction.open_table(META) {
             Ok(meta) => meta,
             Err(redb::TableError::TableDoesNotExist(_)) => return Ok(None),
             Err(error) => return Err(self.damaged(error)),
         };
-        let format = meta.get("format").map_err(|error| self.io(error))?;
+        let format = meta.get("format").map_err(|error| open_error(&self.path, &error.into()))?;
         format
             .map(|format| format.value())
             .map_or_else(|| Err(self.damaged("it has no format number")), |f| Ok(Some(f)))
@@ -256,7 +260,7 @@ impl ConsensusStore {
             transaction.commit()?;
             Ok(())
         };
-        make().map_err(|error| self.io(error))
+        make().map_err(|error| open_error(&self.path, &error))
     }
 
     fn migrate(&self, database: Database, found: u64) -> Result<Database, OpenError> {
@@ -293,7 +297,7 @@ impl ConsensusStore {
     }
 
     fn contents(&self, database: &Database) -> Result<Contents, OpenError> {
-        let transaction = database.begin_read().map_err(|error| self.io(error))?;
+        let transaction = database.begin_read().map_err(|error| open_error(&self.path, &error.into()))?;
         let contents = read_contents(&transaction).map_err(|error| self.damaged(error))?;
         let first = contents.snapshot.as_ref().map_or(1, |(index, _)| index + 1);
         for (expected, (index, _)) in (first..).zip(&contents.tail) {
@@ -310,6 +314,38 @@ impl ConsensusStore {
 
     fn damaged(&self, cause: impl ToString) -> OpenError {
         OpenError::Damaged { path: self.path.clone(), cause: cause.to_string() }
+    }
+}
+
+fn open_error(path: &Path, error: &redb::Error) -> OpenError {
+    let (path, cause) = (path.to_owned(), error.to_string());
+    match error {
+        redb::Error::DatabaseAlreadyOpen => OpenError::InUse { path },
+        error if damage::is_damage(error) => OpenError::Damaged { path, cause },
+        _ => OpenError::Io { path, cause },
+    }
+}
+
+/// Whether the store at `path`, which is there, holds an entry or a snapshot. One of format 1 holds neither.
+///
+/// # Errors
+/// As [`ConsensusStore::open`], but for the format, which is not looked at.
+pub(super) fn holds_entries(path: &Path) -> Result<bool, OpenError> {
+    let look = || -> Result<bool, redb::Error> {
+        let database = Database::builder().set_cache_size(CACHE_BYTES).open(path)?;
+        let transaction = database.begin_read()?;
+        Ok(is_filled(transaction.open_table(LOG))? || is_filled(transaction.open_table(SNAPSHOT))?)
+    };
+    look().map_err(|error| open_error(path, &error))
+}
+
+fn is_filled<K: redb::Key + 'static, V: redb::Value + 'static>(
+    table: Result<redb::ReadOnlyTable<K, V>, TableError>,
+) -> Result<bool, redb::Error> {
+    match table {
+        Ok(table) => Ok(!table.is_empty()?),
+        Err(TableError::TableDoesNotExist(_)) => Ok(false),
+        Err(error) => Err(error.into()),
     }
 }
 

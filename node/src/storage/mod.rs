@@ -2,5 +2,7 @@
 
 pub mod blobs;
 pub mod consensus;
+mod damage;
 pub mod disk;
 pub mod node;
+pub mod pair;

@@ -19,11 +19,15 @@ use std::{
     time::Duration,
 };
 
-use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata as _, TableDefinition};
 use tokio::sync::oneshot;
 
 pub use key::Key;
 
+use super::damage;
+
+/// The store's name in the home folder.
+pub(super) const FILE: &str = "node.redb";
 /// The table everything is in.
 const ROWS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("rows");
 /// Facts about the file itself.
@@ -72,6 +76,24 @@ pub enum StoreError {
         path: PathBuf,
         /// What the system or redb said.
         cause: String,
+    },
+    /// Another process has it.
+    #[error(
+        "{path} is in use: is another chappie running with the same CHAPPIE_HOME? Stop it, or give this one its own"
+    )]
+    InUse {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Its contents cannot be true.
+    #[error("{path} is damaged: {cause}; {advice}")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What redb said.
+        cause: String,
+        /// What to do now, and what is lost by it.
+        advice: String,
     },
     /// The file was written by a newer program.
     #[error(
@@ -143,9 +165,9 @@ impl NodeStore {
     /// Opens `<home>/node.redb` and starts its writer.
     ///
     /// # Errors
-    /// [`StoreError::Open`] or [`StoreError::Newer`].
+    /// [`StoreError::Open`], [`StoreError::InUse`], [`StoreError::Damaged`] or [`StoreError::Newer`].
     pub fn open(home: &Path) -> Result<Self, StoreError> {
-        let path = home.join("node.redb");
+        let path = home.join(FILE);
         let database = open_database(&path)?;
         let shared: Shared = Arc::new(RwLock::new(Some(Arc::new(database))));
         let (jobs, queue) = sync_channel(QUEUE_MAX);
@@ -257,28 +279,61 @@ fn read_error(error: impl std::fmt::Display) -> StoreError {
 
 /// Opens or makes the database and checks its format.
 fn open_database(path: &Path) -> Result<Database, StoreError> {
-    let fail = |cause: String| StoreError::Open { path: path.to_owned(), cause };
-    let database = Database::builder()
-        .set_cache_size(CACHE_BYTES)
-        .create(path)
-        .map_err(|error| fail(format!("{error}; is another chappie running with the same CHAPPIE_HOME?")))?;
-    let transaction = database.begin_write().map_err(|error| fail(error.to_string()))?;
-    let found = {
-        let mut meta = transaction.open_table(META).map_err(|error| fail(error.to_string()))?;
-        transaction.open_table(ROWS).map_err(|error| fail(error.to_string()))?;
-        let found = meta.get("format").map_err(|error| fail(error.to_string()))?.map(|value| value.value());
-        if found.is_none() {
-            meta.insert("format", FORMAT).map_err(|error| fail(error.to_string()))?;
-        }
-        found.unwrap_or(FORMAT)
-    };
+    let fail = |error| open_error(path, &error);
+    let database = Database::builder().set_cache_size(CACHE_BYTES).create(path).map_err(|error| fail(error.into()))?;
+    let found = settle_format(&database).map_err(fail)?;
     if found > FORMAT {
         let backup = path.with_extension(format!("redb.format-{FORMAT}.bak"));
         let backup = if backup.exists() { format!(": {}", backup.display()) } else { String::new() };
         return Err(StoreError::Newer { path: path.to_owned(), found, known: FORMAT, backup });
     }
-    transaction.commit().map_err(|error| fail(error.to_string()))?;
     Ok(database)
+}
+
+/// The format of the database, which a new one is given along with its tables; one of a newer format is left as it is.
+fn settle_format(database: &Database) -> Result<u64, redb::Error> {
+    let transaction = database.begin_write()?;
+    let found = {
+        let mut meta = transaction.open_table(META)?;
+        transaction.open_table(ROWS)?;
+        let found = meta.get("format")?.map(|value| value.value());
+        if found.is_none() {
+            meta.insert("format", FORMAT)?;
+        }
+        found.unwrap_or(FORMAT)
+    };
+    if found <= FORMAT {
+        transaction.commit()?;
+    }
+    Ok(found)
+}
+
+/// Whether the store at `path`, which is there, holds any row.
+///
+/// # Errors
+/// As [`NodeStore::open`], but for the format, which is not looked at.
+pub(super) fn holds_rows(path: &Path) -> Result<bool, StoreError> {
+    let look = || -> Result<bool, redb::Error> {
+        let database = Database::builder().set_cache_size(CACHE_BYTES).open(path)?;
+        match database.begin_read()?.open_table(ROWS) {
+            Ok(rows) => Ok(!rows.is_empty()?),
+            Err(redb::TableError::TableDoesNotExist(_)) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    };
+    look().map_err(|error| open_error(path, &error))
+}
+
+fn open_error(path: &Path, error: &redb::Error) -> StoreError {
+    let (path, cause) = (path.to_owned(), error.to_string());
+    match error {
+        redb::Error::DatabaseAlreadyOpen => StoreError::InUse { path },
+        error if damage::is_damage(error) => {
+            let advice = damage::advice(&path, damage::LOST_NODE);
+            StoreError::Damaged { path, cause, advice }
+        }
+        _ => StoreError::Open { path, cause },
+    }
 }
 
 #[cfg(test)]
