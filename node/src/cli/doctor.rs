@@ -101,7 +101,7 @@ fn home(home: &Path) -> Finding {
     let facts = match fs::metadata(home) {
         Ok(facts) => facts,
         Err(cause) if cause.kind() == io::ErrorKind::NotFound => {
-            return good("home", format!("{} is made at the first start", home.display()));
+            return good("home", format!("{} does not exist; the first `chappie up` makes it", home.display()));
         }
         Err(cause) => return bad("home", format!("{}: {cause}", home.display()), advice),
     };
@@ -218,6 +218,21 @@ mod tests {
         let file = folder.path().join("file");
         fs::write(&file, "").unwrap();
         assert!(!home(&file).ok, "a file is no home");
+    }
+
+    #[tokio::test]
+    async fn a_home_that_does_not_exist_is_reported_and_not_made() {
+        let folder = tempfile::tempdir().unwrap();
+        let environment = crate::config::load::Environment {
+            variables: Vec::new(),
+            cwd: folder.path().to_owned(),
+            host_name: "b".into(),
+        };
+        let context = Context { home: folder.path().join("home"), environment };
+        let findings = examine(&context).await;
+        let told = findings.iter().any(|finding| finding.name == "home" && finding.detail.contains("does not exist"));
+        assert!(told, "{findings:?}");
+        assert!(!context.home.exists());
     }
 
     #[test]

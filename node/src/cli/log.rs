@@ -32,7 +32,7 @@ pub(super) async fn run(context: &Context, args: Args) -> Result<(), Failure> {
     if args.follow {
         return follow(node::running(context).await?.as_ref(), query, show).await;
     }
-    let page = node::ask(context, async |commands| Ok(commands.log(query).await?)).await?;
+    let page = node::look(context, async |commands| Ok(commands.log(query).await?)).await?;
     if args.json {
         return print::json(&page);
     }

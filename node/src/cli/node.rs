@@ -1,6 +1,6 @@
 //! Which node a command talks to: the one that runs, else one in this process.
 
-use std::{sync::Arc, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
 use tokio::time::{Instant, sleep};
 
@@ -29,6 +29,23 @@ pub(super) async fn running(context: &Context) -> Result<Arc<dyn Commands>, Fail
     let home = context.home.display();
     let none = || Failure::Failed(format!("no node runs for {home}; start one with `chappie up`"));
     Ok(Arc::new(find(context).await?.ok_or_else(none)?))
+}
+
+/// As [`ask`], for what changes nothing: a home that does not exist is not made by looking at it.
+pub(super) async fn look<T>(
+    context: &Context,
+    question: impl AsyncFnOnce(&dyn Commands) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let home = &context.home;
+    // Whatever else may be wrong with it is told when it is opened.
+    if std::fs::metadata(home).is_err_and(|cause| cause.kind() == io::ErrorKind::NotFound) {
+        let home = home.display();
+        return Err(Failure::Failed(format!(
+            "the home folder {home} does not exist, so nothing is recorded there; check --home and CHAPPIE_HOME, or \
+             start a node with `chappie up`"
+        )));
+    }
+    ask(context, question).await
 }
 
 /// Asks the node that runs, else one that runs in this process for the question.
@@ -96,6 +113,19 @@ mod tests {
         assert!(find(&context).await.unwrap().is_none(), "nothing runs on");
         let error = running(&context).await.map(|_| ()).unwrap_err().to_string();
         assert!(error.contains("chappie up"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn looking_makes_no_home_and_says_that_there_is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let context = context(folder.path());
+        let looked = look(&context, async |commands| Ok(commands.sessions().await?)).await;
+        let error = looked.map(|_| ()).unwrap_err().to_string();
+        assert!(error.contains("does not exist") && error.contains("chappie up"), "{error}");
+        assert!(!context.home.exists());
+        std::fs::create_dir(&context.home).unwrap();
+        let looked = look(&context, async |commands| Ok(commands.sessions().await?)).await;
+        assert!(looked.unwrap().is_empty());
     }
 
     #[tokio::test]

@@ -40,18 +40,20 @@ enum Command {
 pub(super) async fn run(context: &Context, args: Args) -> Result<(), Failure> {
     match args.command.unwrap_or(Command::List) {
         Command::List => {
-            let rows = node::ask(context, async |commands| Ok(commands.receipts().await?)).await?;
+            let rows = node::look(context, async |commands| Ok(commands.receipts().await?)).await?;
             if args.json { print::json(&json!({ "receipts": rows })) } else { table(&rows) }
         }
         Command::Show { id } => {
-            let report = node::ask(context, async |commands| Ok(commands.receipt(id).await?)).await?;
+            let report = node::look(context, async |commands| Ok(commands.receipt(id).await?)).await?;
             if args.json {
                 return print::json(&report);
             }
             table(std::slice::from_ref(&report.row))?;
             report.details.iter().try_for_each(|(key, value)| print::text(&format!("{key}: {value}\n")))
         }
-        Command::Resolve { id, how } => node::ask(context, async |commands| Ok(commands.resolve(id, how).await?)).await,
+        Command::Resolve { id, how } => {
+            node::look(context, async |commands| Ok(commands.resolve(id, how).await?)).await
+        }
     }
 }
 

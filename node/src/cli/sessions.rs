@@ -13,7 +13,7 @@ pub(super) struct Args {
 }
 
 pub(super) async fn run(context: &Context, args: &Args) -> Result<(), Failure> {
-    let rows = node::ask(context, async |commands| Ok(commands.sessions().await?)).await?;
+    let rows = node::look(context, async |commands| Ok(commands.sessions().await?)).await?;
     if args.json { print::json(&json!({ "sessions": rows })) } else { table(&rows) }
 }
 

@@ -13,7 +13,8 @@ pub(super) struct Args {
 }
 
 pub(super) async fn run(context: &Context, args: &Args) -> Result<(), Failure> {
-    let report = node::ask(context, async |commands| Ok(commands.status().await?)).await?;
+    // Only a node that runs has a state to speak of: one started for the question would always look healthy.
+    let report = node::running(context).await?.status().await?;
     if args.json {
         return print::json(&report);
     }
@@ -42,7 +43,25 @@ fn summary(report: &StatusReport) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::{BrokerRow, QuorumRow};
+    use crate::{
+        config::load::Environment,
+        control::{BrokerRow, QuorumRow},
+    };
+
+    #[tokio::test]
+    async fn without_a_node_the_status_is_a_failure_that_makes_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let environment = Environment { variables: Vec::new(), cwd: folder.path().to_owned(), host_name: "box".into() };
+        let context = Context { home: folder.path().join("home"), environment };
+        for json in [false, true] {
+            let failure = run(&context, &Args { json }).await.unwrap_err();
+            assert!(matches!(failure, Failure::Failed(_)), "exit code 1");
+            let said = failure.to_string();
+            let home = context.home.display().to_string();
+            assert!(said.contains("no node runs for") && said.contains(&home) && said.contains("chappie up"), "{said}");
+            assert!(!context.home.exists());
+        }
+    }
 
     #[test]
     fn a_lost_quorum_is_plain_to_see() {
