@@ -65,5 +65,5 @@ fn table(rows: &[ReceiptRow]) -> Result<(), Failure> {
         vec![short(&row.id), row.status.clone(), kind, operation, row.updated_at.clone(), row.cwd.clone()]
     };
     let rows: Vec<Vec<String>> = rows.iter().map(cells).collect();
-    print::table(&["ID", "STATUS", "TOOL", "OPERATION", "CHANGED", "FOLDER"], &rows, "no receipts")
+    print::table(&["ID", "STATUS", "KIND", "OPERATION", "CHANGED", "FOLDER"], &rows, "no receipts")
 }

@@ -5,6 +5,8 @@ use std::{
     path::PathBuf,
 };
 
+use serde_json::json;
+
 use super::{Context, Failure, node, print};
 use crate::control::frame::FRAME_BYTES_MAX;
 
@@ -17,13 +19,16 @@ pub(super) struct Args {
     /// A picture to show along with it; may be repeated
     #[arg(long, value_name = "FILE")]
     image: Vec<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
 }
 
 pub(super) async fn run(context: &Context, args: Args) -> Result<(), Failure> {
     let text = if args.text == "-" { standard_input()? } else { args.text };
     let images = args.image.iter().map(|path| context.absolute(path)).collect();
     let entry = node::running(context).await?.say(Some(args.id), text, images).await?;
-    print::text(&format!("{entry}\n"))
+    if args.json { print::json(&json!({ "id": entry })) } else { print::text(&format!("{entry}\n")) }
 }
 
 fn standard_input() -> Result<String, Failure> {

@@ -26,7 +26,7 @@ fn every_command_of_the_contract_is_there() {
         "session end ID",
         "attach",
         "attach ID",
-        "say ID TEXT --image A --image B",
+        "say ID TEXT --image A --image B --json",
         "log ID -f --json",
         "log -n 200 --after E",
         "receipts",
