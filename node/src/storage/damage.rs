@@ -28,8 +28,8 @@ pub(super) fn advice(path: &Path, lost: &str) -> String {
     let beside = if backups.is_empty() { String::new() } else { format!(" ({})", backups.join(", ")) };
     let accept = path.with_file_name(ACCEPT);
     format!(
-        "stop the node and put a backup of the file in its place{beside}; or move it away and make the empty file {} to \
-         start without it: {lost}",
+        "stop the node and put a backup of the file in its place{beside}; or move it away and make the empty file {} \
+         to start without it: {lost}",
         accept.display()
     )
 }
