@@ -29,5 +29,7 @@ where
     W: AsyncWrite + Send + Unpin + 'static,
 {
     let connection = Conversation::Connection(format!("stdio:{}", clock::token()));
-    mcp::serve_lines(surface, connection, reader, writer, shutdown).await
+    let served = mcp::serve_lines(Arc::clone(&surface), connection.clone(), reader, writer, shutdown).await;
+    surface.disconnected(&connection);
+    served
 }

@@ -54,6 +54,7 @@ const JSON: &str = "application/json";
 
 /// The MCP endpoint of one door.
 pub struct Endpoint {
+    surface: Arc<dyn Surface>,
     service: StreamableHttpService<Handler, NeverSessionManager>,
     intake: Intake,
     sessions: Sessions,
@@ -70,7 +71,7 @@ impl Endpoint {
     /// doing and cancel nothing, and listening streams end.
     #[must_use]
     pub fn new(surface: Arc<dyn Surface>, closing: CancellationToken) -> Self {
-        let handler = Handler::new(surface);
+        let handler = Handler::new(Arc::clone(&surface));
         // Host and Origin are checked by the door, for every path and before the body is read.
         let config = StreamableHttpServerConfig::default()
             .with_legacy_session_mode(false)
@@ -81,6 +82,7 @@ impl Endpoint {
         let service =
             StreamableHttpService::new(move || Ok(handler.clone()), Arc::new(NeverSessionManager::default()), config);
         Self {
+            surface,
             service,
             intake: Intake::new(),
             sessions: Sessions::default(),
@@ -221,6 +223,7 @@ impl Endpoint {
         if !self.sessions.end(id) {
             return Err(Refusal::unknown_session(Value::Null));
         }
+        self.surface.disconnected(&Conversation::Connection(format!("mcp:{id}")));
         Ok(status_only(StatusCode::NO_CONTENT))
     }
 

@@ -51,6 +51,10 @@ impl Surface for Preferring {
         Arc::clone(&self.toolbox).call(request)
     }
 
+    fn disconnected(&self, conversation: &Conversation) {
+        self.toolbox.disconnected(conversation);
+    }
+
     fn resource_templates(&self) -> Vec<(String, String, String)> {
         self.toolbox.resource_templates()
     }

@@ -155,6 +155,8 @@ pub trait Surface: Send + Sync + 'static {
     fn instructions(&self) -> &str;
     /// Runs one call. Tool failures are answers with `is_error`. Dropping the future neither cancels nor loses the work.
     fn call(self: Arc<Self>, request: Request) -> BoxFuture<'static, Result<Answer, UnknownTool>>;
+    /// A connection ended: nothing is kept for a caller that named no chat.
+    fn disconnected(&self, conversation: &Conversation);
     /// URI templates of `resources/templates/list`: (template, name, description).
     fn resource_templates(&self) -> Vec<(String, String, String)>;
     /// Reads one resource.

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     broker::Broker,
     host::BoxFuture,
-    ids::SessionId,
+    ids::{Conversation, SessionId},
     sessions::{Session, Sessions},
     storage::blobs::Blobs,
     tools::{Annotations, Answer, Caller, Request, ResourceError, ResourceRead, Surface, ToolSpec, UnknownTool},
@@ -113,6 +113,10 @@ impl Surface for Toolbox {
 
     fn call(self: Arc<Self>, request: Request) -> BoxFuture<'static, Result<Answer, UnknownTool>> {
         Box::pin(self.dispatch(request))
+    }
+
+    fn disconnected(&self, conversation: &Conversation) {
+        self.broker.disconnected(conversation);
     }
 
     fn resource_templates(&self) -> Vec<(String, String, String)> {

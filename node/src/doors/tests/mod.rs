@@ -141,6 +141,8 @@ impl Surface for Script {
         })
     }
 
+    fn disconnected(&self, _conversation: &crate::ids::Conversation) {}
+
     fn resource_templates(&self) -> Vec<(String, String, String)> {
         vec![("chappie://session/{sessionId}".to_owned(), "file".to_owned(), "A file.".to_owned())]
     }
