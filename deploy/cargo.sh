@@ -1,5 +1,5 @@
 # Sourced by the scripts beside it: makes sure that the program can be built here.
-# need_cargo leaves a cargo of at least 1.90 and a C compiler in PATH, or says what to do and fails.
+# need_cargo leaves a cargo of at least 1.91 and a C compiler in PATH, or says what to do and fails.
 
 new_enough() { # new_enough VERSION
   local major minor
@@ -35,7 +35,7 @@ need_cargo() {
     install_packages cargo && cargo_is_new_enough && return 0
   fi
   {
-    echo "Rust 1.90 or newer is needed to build, and this machine has $(cargo --version 2>/dev/null || echo none)."
+    echo "Rust 1.91 or newer is needed to build, and this machine has $(cargo --version 2>/dev/null || echo none)."
     echo "Get it from https://rustup.rs, with \`apt-get install rustup && rustup default stable\` (Debian 13 and newer), or"
     echo "with \`rustup update stable\` where rustup is there already. Then run this again."
   } >&2
