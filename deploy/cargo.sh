@@ -4,7 +4,7 @@
 new_enough() { # new_enough VERSION
   local major minor
   IFS=. read -r major minor _ <<<"$1"
-  [ "${major:-0}" -gt 1 ] || { [ "${major:-0}" -eq 1 ] && [ "${minor:-0}" -ge 90 ]; }
+  [ "${major:-0}" -gt 1 ] || { [ "${major:-0}" -eq 1 ] && [ "${minor:-0}" -ge 91 ]; }
 } 2>/dev/null
 
 cargo_is_new_enough() { new_enough "$(cargo --version 2>/dev/null | cut -d' ' -f2)"; }
