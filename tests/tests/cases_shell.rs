@@ -55,13 +55,10 @@ async fn dev_11_variant_a_child_that_keeps_writing_does_not_hold_the_call() {
 #[tokio::test]
 async fn dev_12_a_timeout_ends_the_whole_group_even_if_it_ignores_sigterm() {
     let (node, client) = ready().await;
+    client.call("bash", bash("sleep 4241 & true")).await.ok();
+    assert!(!process::running(node.world.mark(), "sleep 4241").is_empty(), "what runs is seen from outside");
     let script = r#"trap "" TERM; sleep 4242 & setsid sleep 4243 & sleep 4244"#;
-    let call = client.begin("bash", json!({"command": script, "timeout": 2}));
-    eventually("all three to run", async || {
-        (process::running(node.world.mark(), "sleep 424").len() >= 3).then_some(())
-    })
-    .await;
-    let answer = call.answer().await.refused();
+    let answer = client.call("bash", json!({"command": script, "timeout": 2})).await.refused();
     let text = answer.text();
     assert!(text.contains('2') && (text.contains("timed out") || text.contains("timeout")), "{}", excerpt(&text));
     assert_gone(&node, "sleep 4242").await;

@@ -121,11 +121,12 @@ async fn a_session_listed_has_every_field_of_the_guide() {
 async fn a_session_that_works_is_listed_as_executing() {
     let node = node_with(&["a"], Setup::new()).await;
     let chat = node.chat("v1/one");
-    let call = chat.begin("bash", json!({"command": "touch begun; sleep 2"}));
+    let call = chat.begin("bash", json!({"command": "touch begun; while [ ! -e go ]; do sleep 0.05; done"}));
     let begun = node.folder().join("begun");
     eventually("the command", async || begun.exists().then_some(())).await;
     let listed = chat.call("sessions", json!({})).await.ok().header();
     assert_eq!(listed["sessions"][0]["status"], "executing");
+    node.world.put(&node.folder().join("go"), "");
     call.answer().await.ok();
 }
 
@@ -152,7 +153,7 @@ async fn init_describes_the_environment() {
 }
 
 #[tokio::test]
-async fn tools_gives_whole_definitions_and_leaves_unknown_names_out() {
+async fn tools_gives_whole_definitions_and_says_which_names_are_unknown() {
     let node = node_with(&["a"], Setup::new()).await;
     let chat = node.chat("v1/one");
     let all = chat.call("tools", json!({})).await.ok().header();
@@ -163,6 +164,7 @@ async fn tools_gives_whole_definitions_and_leaves_unknown_names_out() {
     let some = chat.call("tools", json!({"names": ["grep", "no_such_tool"]})).await.ok().header();
     let names: Vec<&Value> = some["tools"].as_array().unwrap().iter().map(|tool| &tool["name"]).collect();
     assert_eq!(names, ["grep"]);
+    assert_eq!(some["unknown"], json!(["no_such_tool"]));
 }
 
 #[tokio::test]

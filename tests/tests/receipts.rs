@@ -129,7 +129,7 @@ async fn f6_a_replay_of_work_beyond_the_budget_says_that_it_runs() {
     let node = Node::single_with(Setup::new().call_budget(1)).await;
     let (client, ledger) = (node.chat("v1/op"), ledger(&node));
     let arguments =
-        json!({"command": format!("{}; sleep 5; echo RAN-$((3 * 3))", ledger.append("a")), "operationId": "op-1"});
+        json!({"command": format!("{}; sleep 12; echo RAN-$((3 * 3))", ledger.append("a")), "operationId": "op-1"});
     let first = client.call("bash", arguments.clone()).await.ok();
     assert_eq!(first.header()["operation"]["status"], "running");
     assert_receipt(&client.call("bash", arguments.clone()).await, "op-1", "running");
