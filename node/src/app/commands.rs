@@ -11,7 +11,7 @@ use tokio::net::UnixStream;
 
 use super::Node;
 use crate::{
-    broker::{Receipt, ReceiptKind, ReceiptStatus, Resolve, read_state_file},
+    broker::{ImportError, Receipt, ReceiptKind, ReceiptStatus, Resolve, read_state_file},
     clock,
     content::Block,
     control::{
@@ -134,8 +134,12 @@ impl Node {
     }
 
     async fn import(&self, path: PathBuf) -> Result<ImportRow, CommandError> {
+        let file = path.display().to_string();
         let read = tokio::task::spawn_blocking(move || read_state_file(&path));
-        let imported = read.await.map_err(failed)?.map_err(failed)?;
+        let imported = read.await.map_err(failed)?.map_err(|error| match error {
+            ImportError::Read { .. } => failed(error),
+            unfit => failed(format!("{file}: {unfit}")),
+        })?;
         let report = self.broker.import(imported).await.map_err(failed)?;
         Ok(ImportRow {
             backup: Some(report.backup.display().to_string()),
