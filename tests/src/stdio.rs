@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    path::Path,
     process::Stdio as Pipe,
     sync::{
         Arc, Mutex,
@@ -42,12 +43,20 @@ pub struct Stdio {
 }
 
 impl Stdio {
-    /// Starts `chappie mcp` in `world` and, for 2025-11-25, shakes hands.
+    /// Starts `chappie mcp` in the root folder of `world` and, for 2025-11-25, shakes hands.
     ///
     /// # Panics
     /// When it does not start or refuses.
     pub async fn start(world: &World, revision: Revision) -> Self {
-        let mut stdio = Self::spawn(world, revision);
+        Self::start_in(world.root(), world, revision).await
+    }
+
+    /// The same in a folder of choice.
+    ///
+    /// # Panics
+    /// When it does not start or refuses.
+    pub async fn start_in(folder: &Path, world: &World, revision: Revision) -> Self {
+        let mut stdio = Self::spawn(folder, world, revision);
         if revision == Revision::Handshake {
             let params = json!({
                 "protocolVersion": revision.date(),
@@ -66,9 +75,15 @@ impl Stdio {
     /// # Panics
     /// When it does not start.
     #[must_use]
-    pub fn spawn(world: &World, revision: Revision) -> Self {
+    pub fn spawn(folder: &Path, world: &World, revision: Revision) -> Self {
         let mut command = tokio::process::Command::from(world.chappie());
-        command.arg("mcp").stdin(Pipe::piped()).stdout(Pipe::piped()).stderr(Pipe::inherit()).kill_on_drop(true);
+        command
+            .arg("mcp")
+            .current_dir(folder)
+            .stdin(Pipe::piped())
+            .stdout(Pipe::piped())
+            .stderr(Pipe::inherit())
+            .kill_on_drop(true);
         let mut child = command.spawn().expect("the program starts");
         let waiting = Waiting::default();
         let stray = Arc::new(Mutex::new(Vec::new()));

@@ -5,7 +5,7 @@
 
 use std::{io::Write as _, process::Stdio as Pipe, sync::Arc};
 
-use chappie_tests::{Node, Revision, World, eventually, process, stdio::Stdio};
+use chappie_tests::{Node, Revision, World, eventually, node::Setup, process, stdio::Stdio};
 use serde_json::json;
 
 const REVISIONS: [Revision; 2] = [Revision::Handshake, Revision::Stateless];
@@ -110,15 +110,22 @@ async fn calls_over_one_pipe_run_beside_each_other_and_can_be_cancelled() {
 }
 
 #[tokio::test]
-async fn a_pipe_without_a_conversation_is_one_itself_and_keeps_its_session() {
+async fn a_pipe_works_in_the_folder_it_was_started_in_with_and_without_a_node() {
     let world = Arc::new(World::new());
     let (a, b) = (world.folder("a"), world.folder("b"));
-    let node = Node::start(world, chappie_tests::node::Setup::new().session(&a, "a").session(&b, "b")).await;
-    let mut door = Stdio::start(&node.world, Revision::Handshake).await;
-    let first = door.call("bash", json!({"command": "pwd"})).await.ok().output();
-    for _ in 0..2 {
-        assert_eq!(door.call("bash", json!({"command": "pwd"})).await.ok().output(), first);
+    let node = Node::start(world, Setup::new().session(&a, "a")).await;
+    let pwd = async |door: &mut Stdio| door.call("bash", json!({"command": "pwd"})).await.ok().output();
+    let mut doors = Vec::new();
+    for folder in [&a, &b] {
+        let mut door = Stdio::start_in(folder, &node.world, Revision::Handshake).await;
+        for _ in 0..2 {
+            // Without a conversation of the client's, the pipe is one itself, and keeps its session.
+            assert_eq!(pwd(&mut door).await.trim(), folder.display().to_string());
+        }
+        doors.push(door);
     }
-    let mut other = Stdio::start(&node.world, Revision::Handshake).await;
-    assert_ne!(other.call("bash", json!({"command": "pwd"})).await.ok().output(), first);
+    let alone = World::new();
+    let folder = alone.folder("c");
+    let mut door = Stdio::start_in(&folder, &alone, Revision::Handshake).await;
+    assert_eq!(pwd(&mut door).await.trim(), folder.display().to_string());
 }
