@@ -94,8 +94,7 @@ pub(crate) fn paths(source: &Source) -> Vec<Import> {
 fn tree(source: &Source, mut at: usize, prefix: &mut Vec<String>, found: &mut Vec<Import>) -> usize {
     let depth = prefix.len();
     let (line, test) = (source.tokens[at].line, source.tokens[at].test);
-    loop {
-        let Some(token) = source.tokens.get(at) else { break };
+    while let Some(token) = source.tokens.get(at) {
         if token.is("{") {
             let end = source.closing(at);
             let mut inner = at + 1;
