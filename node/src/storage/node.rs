@@ -9,6 +9,8 @@ mod key;
 mod writer;
 
 use std::{
+    fs::OpenOptions,
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     pin::Pin,
     sync::{
@@ -280,6 +282,9 @@ fn read_error(error: impl std::fmt::Display) -> StoreError {
 /// Opens or makes the database and checks its format.
 fn open_database(path: &Path) -> Result<Database, StoreError> {
     let fail = |error| open_error(path, &error);
+    // Made by us, so that nobody else can read it even if the home folder is opened to others later.
+    let made = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path);
+    made.map_err(|error| fail(redb::Error::Io(error)))?;
     let database = Database::builder().set_cache_size(CACHE_BYTES).create(path).map_err(|error| fail(error.into()))?;
     let found = settle_format(&database).map_err(fail)?;
     if found > FORMAT {
