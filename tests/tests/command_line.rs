@@ -137,6 +137,18 @@ async fn without_a_running_node_facts_are_read_from_disk_and_taking_part_says_wh
 }
 
 #[tokio::test]
+async fn looking_without_a_node_says_so_and_makes_no_home() {
+    let world = World::new();
+    let home = world.root().join("typo");
+    let home_flag = home.display().to_string();
+    for arguments in [&["status"][..], &["status", "--json"], &["receipts"], &["doctor"]] {
+        let output = world.run(&[&["--home", &home_flag], arguments].concat());
+        assert!(!home.exists(), "{arguments:?} made a home");
+        assert!(output.status.code() == Some(1) || arguments != ["status"], "{arguments:?}: {}", output.status);
+    }
+}
+
+#[tokio::test]
 async fn wrong_usage_exits_with_2() {
     let world = World::new();
     for arguments in [&["no-such-command"][..], &["up", "--no-such-flag"], &["up", "--mcp", "nowhere"], &["session"]] {

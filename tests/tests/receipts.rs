@@ -232,3 +232,25 @@ async fn f6_a_receipt_of_a_call_the_client_lost_brings_the_outcome_late_once() {
     assert!(late[0].1[0].text.contains("RAN-9"));
     assert_eq!(ledger.count("a"), 1);
 }
+
+#[tokio::test]
+async fn a_replay_says_how_the_operation_ended() {
+    let node = Node::single().await;
+    let client = node.client().await.chat("v1/op");
+    let mut ends = Vec::new();
+    for (id, command) in [("op-good", "true"), ("op-bad", "exit 9"), ("op-cut", "touch begun; sleep 99")] {
+        let arguments = json!({"command": command, "operationId": id});
+        let call = client.begin("bash", arguments.clone());
+        if id == "op-cut" {
+            let begun = node.folder().join("begun");
+            eventually("the command", async || begun.exists().then_some(())).await;
+            call.cancel().await;
+        } else {
+            let _ = call.answer().await;
+        }
+        let replay = client.call("bash", arguments).await;
+        assert_receipt(&replay, id, "completed");
+        ends.push(replay.header()["replay"]["ended"].clone());
+    }
+    assert_eq!(ends, ["succeeded", "failed", "cancelled"]);
+}

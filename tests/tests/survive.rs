@@ -208,3 +208,25 @@ async fn an_orderly_stop_ends_what_runs_and_writes_its_outcome() {
     let again = node.chat("v1/stop").call("bash", json!({"command": "sleep 777", "operationId": "op-1"})).await;
     assert!(again.header()["replay"]["status"].is_string(), "not run again: {}", excerpt(&again.text()));
 }
+
+#[tokio::test]
+async fn a_home_in_which_one_store_is_lost_is_refused_with_advice() {
+    let mut node = Node::single().await;
+    node.chat("v1/x").call("bash", json!({"command": "true", "operationId": "op-1"})).await.ok();
+    node.stop().await;
+    let lost = node.world.state().join("consensus.redb");
+    for damage in ["lost", "emptied", "overwritten"] {
+        let kept = fs::read(&lost).unwrap();
+        match damage {
+            "lost" => fs::remove_file(&lost).unwrap(),
+            "emptied" => node.world.put(&lost, ""),
+            _ => node.world.put(&lost, vec![7; 20_000]),
+        }
+        let log = Node::try_start(Arc::clone(&node.world), Setup::new()).await.expect_err(damage);
+        assert!(log.contains("consensus.redb"), "{damage}: {log}");
+        node.world.put(&lost, &kept);
+    }
+    node.start_again().await;
+    let again = node.chat("v1/x").call("bash", json!({"command": "true", "operationId": "op-1"})).await;
+    assert_eq!(again.header()["replay"]["status"], "completed");
+}
