@@ -426,6 +426,37 @@ def install(scratch):
                         str(ROOT / "tests" / "clients" / "requirements.txt")], check=True, stdout=sys.stderr)
 
 
+# --- what the machine itself takes -----------------------------------------------------------------------------------
+
+def floors(scratch):
+    """Median milliseconds of what no server can do without: making 4 KiB durable, and starting a shell."""
+    durable, shell = [], []
+    with open(scratch / "floor", "wb", buffering=0) as file:
+        for number in range(200):
+            begin = time.perf_counter()
+            os.pwrite(file.fileno(), b"x" * 4096, number * 4096)
+            os.fdatasync(file.fileno())
+            durable.append(time.perf_counter() - begin)
+    for _ in range(200):
+        begin = time.perf_counter()
+        os.waitpid(os.posix_spawn("/bin/bash", ["bash", "-c", "true"], os.environ), 0)
+        shell.append(time.perf_counter() - begin)
+    return {"4 KiB made durable (fdatasync)": median(durable) * 1000, "`bash -c true` spawned": median(shell) * 1000}
+
+
+# What we aim at, over HTTP unless said otherwise: (what, key of the results, bound, whether less is better).
+TARGETS = [
+    ("trivial call, p50, ms", "trivial at 1 p50", 0.15, True),
+    ("trivial call, p99, ms", "trivial at 1 p99", 1.0, True),
+    ("trivial calls/s at 32", "trivial at 32 rate", 6000, False),
+    ("read 4 KiB, p50, ms", "read 4 KiB at 1 p50", 0.35, True),
+    ("edit, p50, ms", "edit at 1 p50", 0.7, True),
+    ("bash true, p50, ms", "bash true at 1 p50", 2.5, True),
+    ("start to tools/list, ms", "start ms", 60, True),
+    ("idle memory, MiB", "idle MiB", 16, True),
+]
+
+
 # --- the run ---------------------------------------------------------------------------------------------------------
 
 def percentile(values, share):
@@ -513,6 +544,17 @@ def table(results, jobs):
             print(f"| {server}{mark} | {' | '.join(cells)} | {ratio} |")
 
 
+def targets(results, machine):
+    print("\n## Targets\n\n| target | aim | HTTP | stdio | met over HTTP |\n|---|---|---|---|---|")
+    for what, key, bound, less in TARGETS:
+        http, pipe = (median(results[server].get(key, [])) for server in ("chappie, HTTP", "chappie, stdio"))
+        met = http is not None and (http <= bound if less else http >= bound)
+        digits = 2 if bound < 10 else 0
+        print(f"| {what} | {'≤' if less else '≥'} {bound:,} | {shown(http, digits)} | {shown(pipe, digits)} | "
+              f"{'yes' if met else 'no'} |")
+    print("\nWhat the machine itself takes, median: " + "; ".join(f"{what} {value:.2f} ms" for what, value in machine.items()) + ".")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--chappie", default=str(ROOT / "target" / "release" / "chappie"))
@@ -531,7 +573,7 @@ def main():
     install(scratch)
     servers = chappie(options.chappie, scratch) + [
         server for server in peers(scratch) if not options.only or options.only in server.name]
-    results, load = {}, os.getloadavg()[0]
+    results, load, machine = {}, os.getloadavg()[0], floors(scratch)
     for round_number in range(options.rounds):
         for server in servers:
             prepare(scratch / "files")
@@ -543,6 +585,7 @@ def main():
           f"medians of the rounds) on {os.cpu_count()} cores of {cpu}, Linux {platform.release()}; load {load:.1f} at the "
           f"start and {os.getloadavg()[0]:.1f} at the end. Only the ratios of one run mean something.\n")
     table(results, ["trivial", "read 4 KiB", "bash true", "edit"])
+    targets(results, machine)
 
 
 if __name__ == "__main__":
