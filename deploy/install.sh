@@ -36,7 +36,9 @@ uninstall() {
   rm -f "$bin" "$unit"
   rm -rf "$doc"
   has_user_manager && systemctl --user daemon-reload
-  echo "removed; the node's home folder (${CHAPPIE_HOME:-${XDG_STATE_HOME:-$HOME/.local/state}/chappie}) is still there"
+  local home=${CHAPPIE_HOME:-${XDG_STATE_HOME:-$HOME/.local/state}/chappie}
+  echo "removed"
+  [ ! -d "$home" ] || echo "the node's home folder ($home) is still there"
 }
 
 build() {

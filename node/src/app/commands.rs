@@ -237,7 +237,9 @@ impl Commands for Node {
     fn receipt(&self, id: String) -> Reply<'_, ReceiptReport> {
         Box::pin(async move {
             let receipt = self.find_receipt(&id)?;
+            let ended = self.sessions.operations().ended(&receipt.key.0).await.map_err(failed)?;
             let details = json!({
+                "ended": ended,
                 "signature": receipt.signature,
                 "callId": receipt.call_id,
                 "attempt": receipt.attempt,

@@ -69,7 +69,7 @@ pub enum DirectoryError {
         known: String,
     },
     /// The word fits several.
-    #[error("{word:?} fits several sessions: {known}; give more of the id")]
+    #[error("{}several sessions fit: {known}; name one by its id, the start of its id, or its name", named(word))]
     Ambiguous {
         /// What was asked for.
         word: String,
@@ -339,6 +339,11 @@ impl Sessions {
         }
         self.operations.stopped().await;
     }
+}
+
+/// A word that was given, for the beginning of a sentence; nothing when there was none.
+fn named(word: &str) -> String {
+    if word.is_empty() { String::new() } else { format!("{word:?}: ") }
 }
 
 fn announced(session: &Arc<Session>) -> Announced {
