@@ -5,6 +5,7 @@ pub mod entry;
 pub mod history;
 pub mod journal;
 pub mod operations;
+mod oversize;
 pub mod riders;
 pub mod session;
 

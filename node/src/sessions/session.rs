@@ -18,6 +18,7 @@ use super::{
     history::{History, HistoryError, Page, Range},
     journal::Outcome,
     operations::{Operation, Operations, RunHandle, Work},
+    oversize,
     riders::{Claimed, Riders},
 };
 use crate::{
@@ -270,7 +271,10 @@ impl Session {
         };
         let (content, calls) = match &operation.work {
             Work::Chat(text) => (vec![Block::text(text.clone())], Vec::new()),
-            Work::Call(calls) => (Vec::new(), calls.clone()),
+            Work::Call(calls) => {
+                let outputs = self.home.join("outputs").join(self.record.id.as_str());
+                (Vec::new(), oversize::kept(calls, outputs).await)
+            }
         };
         let asked = Body::Assistant { content, calls, source: source.clone() };
         if let Err(error) = self.operations.start(&call_id, &self.history, asked, journaled).await {

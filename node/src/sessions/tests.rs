@@ -58,6 +58,28 @@ async fn operations_of_one_session_run_in_order_and_are_in_history() {
 }
 
 #[tokio::test]
+async fn f24_arguments_too_large_for_a_row_are_kept_in_a_file_that_history_names() {
+    let (_world, session) = world().await;
+    for (id, length) in [("small", 60_000), ("large", 1_000_000)] {
+        let mut operation = work("note", id);
+        let content = "x".repeat(length);
+        let Work::Call(calls) = &mut operation.work else { unreachable!() };
+        calls[0].arguments.insert("content".into(), content.clone().into());
+        let mut run = session.submit(operation).unwrap();
+        assert!(matches!(run.done().await, Progress::Finished(_)));
+        let page = session.page(&Range { limit: 2, before: None, after: None }).await.unwrap();
+        let Body::Assistant { calls, .. } = &page.entries[0].body else { panic!("{page:?}") };
+        let text = match calls[0].arguments.get("keptIn") {
+            None => serde_json::to_string(&calls[0].arguments).unwrap(),
+            Some(path) => std::fs::read_to_string(path.as_str().unwrap()).unwrap(),
+        };
+        assert_eq!(text, format!("{{\"content\":\"{content}\"}}"));
+        assert_eq!(calls[0].arguments.contains_key("keptIn"), id == "large");
+        assert!(serde_json::to_vec(&page.entries[0]).unwrap().len() < 64 << 10);
+    }
+}
+
+#[tokio::test]
 async fn f2_acceptance_is_on_disk_before_the_host_starts_and_reading_leaves_no_row() {
     let (world, session) = world().await;
     let mut run = session.submit(work("hang", "1")).unwrap();

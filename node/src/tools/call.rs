@@ -13,7 +13,7 @@ use super::{
     toolbox::{ACTS, Toolbox, input_schema, spec as tool_spec},
 };
 use crate::{
-    broker::ReceiptKind,
+    broker::{ReceiptKind, ReceiptScope, ReceiptStatus, receipt_key},
     clock,
     content::{JsonObject, ToolCall},
     ids::{CallId, SessionId},
@@ -78,7 +78,8 @@ pub(super) async fn run(toolbox: &Arc<Toolbox>, mut request: Request) -> Answer 
 /// session's queue: that is held by what it ends.
 fn stop(toolbox: &Toolbox, caller: &Caller, arguments: &JsonObject) -> Option<Answer> {
     let text = |key: &str| arguments.get(key).and_then(Value::as_str);
-    let call_id = CallId(text("id").filter(|_| text("action") == Some("stop"))?.to_owned());
+    let id = text("id").filter(|_| text("action") == Some("stop"))?;
+    let call_id = operation(toolbox, caller, id);
     let reason = "it was stopped by its id";
     if !toolbox.sessions.operations().cancel_of(&call_id, caller.conversation.as_ref(), reason) {
         return None;
@@ -92,6 +93,16 @@ fn stop(toolbox: &Toolbox, caller: &Caller, arguments: &JsonObject) -> Option<An
         }
     }));
     Some(composer.finish(false, Ticket::default()))
+}
+
+/// The operation that a caller means: its own `operationId` while it runs, else the id that the answer gave.
+fn operation(toolbox: &Toolbox, caller: &Caller, id: &str) -> CallId {
+    let named = |kind| {
+        let key = receipt_key(ReceiptScope::Conversation(caller.conversation.as_ref()?), kind, id);
+        let receipt = toolbox.broker.receipt(&key)?;
+        (receipt.status == ReceiptStatus::Running).then_some(receipt.call_id)
+    };
+    named(ReceiptKind::Call).or_else(|| named(ReceiptKind::Chat)).unwrap_or_else(|| CallId(id.to_owned()))
 }
 
 /// The members of one batch with fresh ids. They are short and cheap in tokens, because an answer repeats each of up to 128:

@@ -134,6 +134,17 @@ async fn f5_a_call_over_its_budget_is_answered_as_running_and_its_result_comes_o
 }
 
 #[tokio::test]
+async fn detached_work_is_ended_by_the_callers_own_name_for_it() {
+    let (world, _session) = world().await;
+    let brief = Chat::new(&toolbox(&world, Duration::from_millis(50)), chat());
+    let hang = json!({"calls": [{"name": "hang", "arguments": {}}], "operationId": "mine"});
+    assert_eq!(brief.written("call", hang).await[0]["operation"]["status"], "running");
+    let stop = json!({"calls": [{"name": "process", "arguments": {"action": "stop", "id": "mine"}}]});
+    assert_eq!(brief.written("call", stop).await[0]["operation"]["status"], "stopping");
+    until("its result is late", || world.sessions.operations().has_late(&chat())).await;
+}
+
+#[tokio::test]
 async fn f7_what_rode_on_an_unwritten_answer_comes_again() {
     let (world, session) = world().await;
     let one = Chat::new(&toolbox(&world, LONG), chat());
