@@ -218,7 +218,7 @@ async fn a_page_stays_within_what_chatgpt_shows_and_paging_goes_on() {
 async fn an_entry_longer_than_a_page_says_how_to_read_on() {
     let node = Node::single().await;
     let client = node.chat("v1/history");
-    let content = "a line of some length for the file\n".repeat(4_000);
+    let content = "a line of some length for the file\n".repeat(1_500);
     client.call("write", json!({"path": "big.txt", "content": content})).await.ok();
     let answer = page(&client, json!({"limit": 200})).await;
     let tokens = tokens::count(&answer.text()) + tokens::count(&answer.structured.to_string());
@@ -227,6 +227,18 @@ async fn an_entry_longer_than_a_page_says_how_to_read_on() {
     let all = page(&client, json!({"before": ids(&answer)[0], "limit": 1})).await;
     let text = if answer.text().contains("cut") { answer.text() } else { all.text() };
     assert!(text.contains("cut") && text.contains("read"), "{}", excerpt(&text));
+}
+
+#[tokio::test]
+async fn arguments_too_large_for_an_entry_are_kept_in_a_file_that_it_names() {
+    let node = Node::single().await;
+    let client = node.chat("v1/history");
+    let content = "a line of some length for the file\n".repeat(4_000);
+    client.call("write", json!({"path": "big.txt", "content": content})).await.ok();
+    let text = page(&client, json!({"limit": 200})).await.text();
+    let path = text.split("\"keptIn\":\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap_or_default();
+    let read = client.call("read", json!({"path": path})).await;
+    assert!(read.text().contains("a line of some length"), "{}: {}", excerpt(&text), excerpt(&read.text()));
 }
 
 #[tokio::test]
