@@ -1,8 +1,7 @@
 //! The peer mesh of Chappie as a library. It knows nothing of MCP, sessions or tools.
-//!
-//! Today it holds only who a device is; wire, discovery, transport, peers and consensus come with the mesh and the
-//! elected broker (design sections 3 and 6).
 
 mod identity;
+mod wire;
 
-pub use identity::{Identity, IdentityError, NodeId, NodeIdError};
+pub use identity::{Admission, Identity, IdentityError, Member, MeshId, NodeId, NodeIdError, Roster};
+pub use wire::{CloseCode, StreamKind};

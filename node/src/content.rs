@@ -80,3 +80,17 @@ pub struct ToolResult {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<Value>,
 }
+
+/// One piece of an answer, bytes included: what a client gets of a [`Block`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Part {
+    /// Text.
+    Text(String),
+    /// An image.
+    Image {
+        /// Its type.
+        mime: String,
+        /// Standard padded base64 of its bytes.
+        base64: String,
+    },
+}

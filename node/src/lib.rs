@@ -9,6 +9,7 @@ pub mod config;
 pub mod content;
 pub mod control;
 pub mod doors;
+pub mod fleet;
 pub mod host;
 pub mod ids;
 pub mod mcp;

@@ -3,6 +3,7 @@
 use std::{fmt, str::FromStr};
 
 use data_encoding::BASE32_NOPAD;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest, Sha256};
 
 /// Base32 of 32 bytes is 52 characters; each group of 13 gets a check character, which makes 56.
@@ -60,6 +61,23 @@ impl fmt::Display for NodeId {
             write!(f, "{character}")?;
         }
         Ok(())
+    }
+}
+
+/// Text where people read it, the 32 bytes where they do not.
+impl Serialize for NodeId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if serializer.is_human_readable() { serializer.collect_str(self) } else { self.0.serialize(serializer) }
+    }
+}
+
+impl<'de> Deserialize<'de> for NodeId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        if deserializer.is_human_readable() {
+            String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+        } else {
+            <[u8; 32]>::deserialize(deserializer).map(Self)
+        }
     }
 }
 

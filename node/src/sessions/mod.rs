@@ -4,6 +4,7 @@
 pub mod entry;
 pub mod history;
 pub mod journal;
+pub mod office;
 pub mod operations;
 mod oversize;
 pub mod riders;
@@ -31,6 +32,7 @@ use crate::{
 };
 
 pub use journal::{Ended, Outcome, ReceiptClaim};
+pub use office::{Office, RunningReceipt, SessionInfo};
 pub use operations::{LateResult, Operation, Operations, Progress, RunHandle, Work};
 pub use session::{Input, Record, Session, SessionError};
 

@@ -8,6 +8,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{content::JsonObject, host::BoxFuture, ids::Conversation};
 
+pub use crate::content::Part as Content;
+
 /// One tool as `tools/list` shows it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolSpec {
@@ -61,20 +63,6 @@ pub struct Request {
     /// Fires only for the client's own cancellation: `notifications/cancelled`, or the closed request in the 2026-07-28
     /// revision. A connection lost in 2025-11-25 detaches and never fires it (failure rule F4).
     pub cancelled: CancellationToken,
-}
-
-/// One piece of an answer.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Content {
-    /// Text.
-    Text(String),
-    /// An image, base64 of its bytes.
-    Image {
-        /// Its type.
-        mime: String,
-        /// Standard padded base64.
-        base64: String,
-    },
 }
 
 /// What goes back.

@@ -8,7 +8,7 @@ use crate::{
 
 /// The rows of `node` (docs/ARCHITECTURE.md section 3): module, row. The longest match counts. A module imports from
 /// rows below its own; within a row only what [`SIDEWAYS`] lists.
-pub(crate) const MODULES: [(&str, u8); 22] = [
+pub(crate) const MODULES: [(&str, u8); 23] = [
     ("main", 5),
     ("cli", 5),
     ("app", 4),
@@ -16,6 +16,7 @@ pub(crate) const MODULES: [(&str, u8); 22] = [
     ("control", 3),
     ("mcp", 3),
     ("tools", 3),
+    ("fleet", 2),
     ("sessions", 2),
     ("host", 2),
     ("transfer", 2),
@@ -36,11 +37,13 @@ pub(crate) const MODULES: [(&str, u8); 22] = [
 const LEAF: &str = "ids";
 
 /// Imports inside a row that are allowed: the left one stands on the right one.
-const SIDEWAYS: [(&str, &str); 8] = [
+const SIDEWAYS: [(&str, &str); 10] = [
     ("main", "cli"),
     ("doors", "mcp"),
     ("doors", "tools"),
     ("mcp", "tools"),
+    ("fleet", "sessions"),
+    ("fleet", "host"),
     ("sessions", "host"),
     ("broker::handle", "storage"),
     ("broker::writer", "storage"),

@@ -1,0 +1,174 @@
+//! What the broker asks of the nodes where sessions live, the same whether a node is this one or another device: run,
+//! page, inspect, cancel. It knows sessions and the mesh, and nothing of MCP.
+
+use std::{sync::Arc, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    budget::TextBudget,
+    content::Part,
+    host::{BoxFuture, Inspection},
+    ids::{CallId, Conversation, SessionId},
+    sessions::{Ended, Operation, SessionInfo, entry::Event, history::Range},
+};
+
+/// A session and where it is.
+#[derive(Clone)]
+pub struct Placed {
+    /// The session.
+    pub info: SessionInfo,
+    /// What people call its device.
+    pub device: String,
+    /// Its node.
+    pub node: Arc<dyn SessionNode>,
+}
+
+/// All sessions that are online, as the broker knows them.
+pub trait Directory: Send + Sync + 'static {
+    /// The session of this id.
+    fn find(&self, session: &SessionId) -> Option<Placed>;
+    /// Every session, in selection order: creation stamp, then id (failure rule F13).
+    fn list(&self) -> Vec<Placed>;
+    /// The nodes that hold a late result of this conversation.
+    fn late(&self, conversation: &Conversation) -> Vec<Arc<dyn SessionNode>>;
+    /// Every node that is online, this one first.
+    fn nodes(&self) -> Vec<Arc<dyn SessionNode>>;
+}
+
+/// The office that a command was given in; a session node refuses one that is older than what it has seen (F11).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Tenure {
+    /// The mesh's epoch.
+    pub epoch: u64,
+    /// The broker's term in it.
+    pub term: u64,
+}
+
+/// An operation on its way to its session.
+#[derive(Clone, Debug)]
+pub struct Dispatch {
+    /// Where to.
+    pub session: SessionId,
+    /// The work. Its `budget` is what the whole answer has left for this node's part: results, inputs and late results.
+    pub operation: Operation,
+    /// How long the caller waits for the outcome; a duplicate request waits with its twin for as long.
+    pub wait: Duration,
+    /// In which office.
+    pub tenure: Tenure,
+}
+
+/// One node's part of an answer, within the room it was given. What it carries stays claimed until the node is told
+/// whether the answer was written.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Parcel {
+    /// Blocks in order.
+    pub content: Vec<Part>,
+    /// Whether a member of the batch failed.
+    pub failed: bool,
+    /// Why the operation as a whole did not run to its end.
+    pub error: Option<String>,
+}
+
+/// How a dispatched operation came out.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Ran {
+    /// It ran; its outcome is in the journal, unless it only read.
+    Finished(Parcel),
+    /// It did not run and never will under this identity; nothing was changed.
+    NeverRan(String),
+    /// The same host request came before; this is how far that one is. Nothing was run.
+    Duplicate {
+        /// The operation that runs or ran.
+        twin: CallId,
+        /// Whether it still runs.
+        running: bool,
+    },
+    /// Its outcome was given to an earlier response already; only history has it.
+    Gone,
+    /// The node went away: it is not known whether it ran. What it comes to is a late result of the conversation.
+    Unknown(String),
+}
+
+/// One dispatched operation, held by the broker. Dropping it says that nobody waits any more: the work goes on and its
+/// outcome becomes a late result (failure rule F4: a lost connection detaches, it never cancels).
+pub trait Run: Send {
+    /// Waits for the outcome. Cancel-safe; after it resolved it resolves again with the same.
+    fn done(&mut self) -> BoxFuture<'_, Ran>;
+    /// Whether the host has it, as far as is known here.
+    fn is_running(&self) -> bool;
+    /// Asks for its end, and resolves when the node has taken the order or 3 s have passed (it is then repeated in the
+    /// background, F4).
+    fn cancel(&mut self, reason: String) -> BoxFuture<'_, ()>;
+    /// Whether the answer with the outcome and what rode along was written. Call it once after `done`.
+    fn settle(self: Box<Self>, written: bool);
+}
+
+/// What may ride with an answer that is no operation's outcome.
+#[derive(Clone, Debug)]
+pub struct Board {
+    /// The answer's own identity: what it claims is claimed under this.
+    pub by: CallId,
+    /// Late results of this conversation.
+    pub conversation: Option<Conversation>,
+    /// Inputs of this session.
+    pub session: Option<SessionId>,
+    /// Room in the answer.
+    pub room: TextBudget,
+}
+
+/// A page of history, wanted.
+#[derive(Clone, Debug)]
+pub struct HistoryAsk {
+    /// Of which session.
+    pub session: SessionId,
+    /// Which part.
+    pub range: Range,
+    /// How long an empty page is held; zero does not wait.
+    pub wait: Duration,
+    /// Whom a notice in the session names; `None` leaves none.
+    pub reader: Option<String>,
+}
+
+/// Whose operation shall end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cancel {
+    /// Which.
+    pub call_id: CallId,
+    /// Only when it is this conversation's.
+    pub conversation: Option<Conversation>,
+    /// Why.
+    pub reason: String,
+}
+
+/// The bytes of an image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Picture {
+    /// Its type.
+    pub mime: String,
+    /// At most 32 MiB.
+    pub bytes: Vec<u8>,
+}
+
+/// A node where sessions live. Errors are sentences for the model: what was found and what to do next; a node that
+/// cannot be reached is named.
+pub trait SessionNode: Send + Sync + 'static {
+    /// The environment of a session, within 3 s.
+    fn inspect(&self, session: SessionId) -> BoxFuture<'_, Result<Inspection, String>>;
+    /// Hands an operation over. The same `call_id` again attaches to what is known of it and never runs it twice (F6).
+    fn run(self: Arc<Self>, dispatch: Dispatch) -> Box<dyn Run>;
+    /// Claims what may ride, and composes it. Nothing waits: an empty parcel.
+    fn board(&self, board: Board) -> BoxFuture<'_, Parcel>;
+    /// Whether the answer that claimed under `by` was written. Idempotent; does not block.
+    fn settle(&self, by: CallId, written: bool);
+    /// A page, composed with its header within a whole answer.
+    fn history(&self, ask: HistoryAsk) -> BoxFuture<'_, Result<Parcel, String>>;
+    /// Leaves a notice in a session, best effort; does not block.
+    fn notice(&self, session: SessionId, event: Event, message: String);
+    /// Asks for the end of an operation; whether one of that conversation was still open here.
+    fn cancel(&self, cancel: Cancel) -> BoxFuture<'_, bool>;
+    /// How the operation under this receipt key ended, as far as the journal knows.
+    fn ended(&self, receipt: String) -> BoxFuture<'_, Option<Ended>>;
+    /// An image that the session showed. `Ok(None)`: it showed none of this hash.
+    fn image(&self, session: SessionId, sha256: String) -> BoxFuture<'_, Result<Option<Picture>, String>>;
+}
