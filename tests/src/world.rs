@@ -130,6 +130,11 @@ impl World {
             .env("HOME", self.home())
             .env("CHAPPIE_HOME", self.state())
             .env(MARK, &self.mark)
+            // Worlds run beside each other and must not meet; a test of the mesh says otherwise by flags or variables.
+            .env("CHAPPIE_LISTEN", "127.0.0.1:0")
+            .env("CHAPPIE_NO_MDNS", "true")
+            .env_remove("CHAPPIE_CONNECT")
+            .env_remove("CHAPPIE_JOIN")
             .env_remove("XDG_STATE_HOME")
             .env_remove("XDG_CONFIG_HOME")
             .current_dir(self.root())

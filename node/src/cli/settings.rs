@@ -1,6 +1,6 @@
 //! The flags that a node takes, whether `up` or `mcp` runs it. They name the settings of [`crate::config`].
 
-use std::{ffi::OsString, time::Duration};
+use std::{ffi::OsString, net::SocketAddr, time::Duration};
 
 use clap::builder::{OsStringValueParser, TypedValueParser as _};
 
@@ -15,6 +15,15 @@ pub(super) struct Settings {
     #[arg(long, value_name = "DIR[=NAME]",
         value_parser = OsStringValueParser::new().try_map(|text: OsString| config::session(&text)))]
     session: Vec<SessionSpec>,
+    /// Where the mesh listens, UDP; port 0 is a free one [default: [::]:24274, all addresses] [env: CHAPPIE_LISTEN]
+    #[arg(long, value_name = "ADDR", value_parser = config::listen)]
+    listen: Option<SocketAddr>,
+    /// Where another device is, where multicast cannot say; may be repeated [env: CHAPPIE_CONNECT, with `,` between]
+    #[arg(long, value_name = "HOST:PORT", value_parser = config::connect)]
+    connect: Vec<String>,
+    /// Neither look for devices nor be seen by multicast DNS [env: CHAPPIE_NO_MDNS]
+    #[arg(long)]
+    no_mdns: bool,
     /// Seconds in which a second run of a chat is told to observe; 0 turns it off [default: 20] [env: CHAPPIE_COOLDOWN]
     #[arg(long, value_name = "SECONDS", value_parser = config::cooldown)]
     cooldown: Option<Duration>,
@@ -32,6 +41,9 @@ impl Settings {
         Layer {
             name: self.name,
             session: Some(self.session).filter(|list| !list.is_empty()),
+            listen: self.listen,
+            connect: Some(self.connect).filter(|list| !list.is_empty()),
+            mdns: self.no_mdns.then_some(false),
             cooldown: self.cooldown,
             call_budget: self.call_budget,
             log: self.log,

@@ -9,17 +9,21 @@ mod tests;
 
 use std::{
     ffi::OsString,
-    net::{Ipv4Addr, SocketAddr, SocketAddrV4},
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6},
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use serde::Deserialize;
 
-pub use parse::{Invalid, call_budget, cooldown, mcp, name, session};
+pub use parse::{Invalid, JoinCode, call_budget, connect, cooldown, listen, mcp, name, session};
 
 /// Where MCP is served when nothing else is said (design section 11).
 pub const MCP_DEFAULT: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 24276));
+/// Where the mesh listens when nothing else is said: all addresses of both families (design section 11).
+pub const LISTEN_DEFAULT: SocketAddr = SocketAddr::V6(SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, 24274, 0, 0));
+/// The same where the system has no IPv6.
+pub const LISTEN_DEFAULT_V4: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 24274));
 /// How long a conversation keeps the word in a session (design section 12).
 pub const COOLDOWN_DEFAULT: Duration = Duration::from_secs(20);
 /// How long a call is held before it is answered as running: ChatGPT cuts at 60 s, and the answer needs time to arrive.
@@ -47,6 +51,15 @@ pub struct Config {
     pub sessions: Vec<SessionSpec>,
     /// Where MCP over HTTP listens: a loopback address; port 0 takes a free one.
     pub mcp: SocketAddr,
+    /// Where the mesh listens (UDP); port 0 takes a free one. `None` is [`LISTEN_DEFAULT`], or [`LISTEN_DEFAULT_V4`]
+    /// where there is no IPv6.
+    pub listen: Option<SocketAddr>,
+    /// Where other devices may be found, `HOST:PORT`; names are resolved at each try.
+    pub connect: Vec<String>,
+    /// Whether devices are looked for, and this one shown, by multicast DNS.
+    pub mdns: bool,
+    /// The invite that a node without a mesh uses at its start.
+    pub join: Option<JoinCode>,
     /// Whether the ready line is JSON.
     pub json: bool,
     /// Length of the participation window; zero turns it off.
@@ -66,6 +79,14 @@ pub struct Layer {
     pub session: Option<Vec<SessionSpec>>,
     /// See [`Config::mcp`].
     pub mcp: Option<SocketAddr>,
+    /// See [`Config::listen`].
+    pub listen: Option<SocketAddr>,
+    /// See [`Config::connect`].
+    pub connect: Option<Vec<String>>,
+    /// See [`Config::mdns`].
+    pub mdns: Option<bool>,
+    /// See [`Config::join`].
+    pub join: Option<JoinCode>,
     /// See [`Config::json`].
     pub json: Option<bool>,
     /// See [`Config::cooldown`].
@@ -77,10 +98,14 @@ pub struct Layer {
 }
 
 /// The environment variables that are settings, without `CHAPPIE_HOME`, which says where the file is.
-const VARIABLES: [&str; 7] = [
+const VARIABLES: [&str; 11] = [
     "CHAPPIE_NAME",
     "CHAPPIE_SESSION",
     "CHAPPIE_MCP",
+    "CHAPPIE_LISTEN",
+    "CHAPPIE_CONNECT",
+    "CHAPPIE_NO_MDNS",
+    "CHAPPIE_JOIN",
     "CHAPPIE_JSON",
     "CHAPPIE_COOLDOWN",
     "CHAPPIE_CALL_BUDGET",
@@ -133,6 +158,10 @@ struct Written {
     name: Option<String>,
     session: Option<Vec<String>>,
     mcp: Option<String>,
+    listen: Option<String>,
+    connect: Option<Vec<String>>,
+    mdns: Option<bool>,
+    join: Option<String>,
     json: Option<bool>,
     cooldown: Option<f64>,
     call_budget: Option<f64>,
@@ -146,7 +175,7 @@ impl Layer {
     /// When it is not TOML, holds an unknown key, or a value that cannot be; the error names key and file.
     pub fn from_toml(text: &str, path: &Path) -> Result<Self, ConfigError> {
         let written: Written = toml::from_str(text)
-            .map_err(|cause| ConfigError::File { path: path.to_owned(), cause: cause.to_string().trim().to_owned() })?;
+            .map_err(|cause| ConfigError::File { path: path.to_owned(), cause: located(&cause, text) })?;
         let place = path.display().to_string();
         let sessions = written
             .session
@@ -156,6 +185,10 @@ impl Layer {
             name: checked("name", &place, written.name.map(|text| parse::name(&text)).transpose())?,
             session: checked("session", &place, sessions)?,
             mcp: checked("mcp", &place, written.mcp.map(|text| parse::mcp(&text)).transpose())?,
+            listen: checked("listen", &place, written.listen.map(|text| parse::listen(&text)).transpose())?,
+            connect: checked("connect", &place, written.connect.map(parse::connect_all).transpose())?,
+            mdns: written.mdns,
+            join: checked("join", &place, written.join.map(|text| text.parse()).transpose())?,
             json: written.json,
             cooldown: checked("cooldown", &place, written.cooldown.map(parse::cooldown_seconds).transpose())?,
             call_budget: checked(
@@ -197,6 +230,10 @@ impl Layer {
         match variable {
             "CHAPPIE_NAME" => self.name = Some(parse::name(text)?),
             "CHAPPIE_MCP" => self.mcp = Some(parse::mcp(text)?),
+            "CHAPPIE_LISTEN" => self.listen = Some(parse::listen(text)?),
+            "CHAPPIE_CONNECT" => self.connect = Some(parse::connect_list(text)?),
+            "CHAPPIE_NO_MDNS" => self.mdns = Some(!parse::boolean(text)?),
+            "CHAPPIE_JOIN" => self.join = Some(text.parse()?),
             "CHAPPIE_JSON" => self.json = Some(parse::boolean(text)?),
             "CHAPPIE_COOLDOWN" => self.cooldown = Some(parse::cooldown(text)?),
             "CHAPPIE_CALL_BUDGET" => self.call_budget = Some(parse::call_budget(text)?),
@@ -224,6 +261,10 @@ impl Layer {
             name: self.name.or(below.name),
             session: self.session.or(below.session),
             mcp: self.mcp.or(below.mcp),
+            listen: self.listen.or(below.listen),
+            connect: self.connect.or(below.connect),
+            mdns: self.mdns.or(below.mdns),
+            join: self.join.or(below.join),
             json: self.json.or(below.json),
             cooldown: self.cooldown.or(below.cooldown),
             call_budget: self.call_budget.or(below.call_budget),
@@ -239,12 +280,24 @@ impl Layer {
             name: self.name.unwrap_or_else(|| parse::name(host_name).unwrap_or_else(|_| "device".to_owned())),
             sessions: self.session.unwrap_or_default(),
             mcp: self.mcp.unwrap_or(MCP_DEFAULT),
+            listen: self.listen,
+            connect: self.connect.unwrap_or_default(),
+            mdns: self.mdns.unwrap_or(true),
+            join: self.join,
             json: self.json.unwrap_or(false),
             cooldown: self.cooldown.unwrap_or(COOLDOWN_DEFAULT),
             call_budget: self.call_budget.unwrap_or(CALL_BUDGET_DEFAULT),
             log: self.log,
         }
     }
+}
+
+/// What the parser said and where, without the text that stands there: an invite code must not get into a log.
+fn located(cause: &toml::de::Error, text: &str) -> String {
+    let before = cause.span().and_then(|span| text.as_bytes().get(..span.start));
+    let line = before.map(|before| 1 + before.iter().filter(|byte| **byte == b'\n').count());
+    let message = cause.message().trim();
+    line.map_or_else(|| message.to_owned(), |line| format!("line {line}: {message}"))
 }
 
 fn checked<T>(key: &'static str, place: &str, value: Result<T, Invalid>) -> Result<T, ConfigError> {

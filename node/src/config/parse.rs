@@ -2,11 +2,15 @@
 
 use std::{
     ffi::{OsStr, OsString},
+    fmt,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     os::unix::ffi::{OsStrExt as _, OsStringExt as _},
     path::PathBuf,
+    str::FromStr,
     time::Duration,
 };
+
+use serde::{Deserialize, Serialize};
 
 use super::SessionSpec;
 
@@ -16,6 +20,13 @@ const NAME_CHARS_MAX: usize = 64;
 const COOLDOWN_SECONDS_MAX: f64 = 86_400.0;
 /// ChatGPT gives up after 60 s; five are kept for the way back.
 const CALL_BUDGET_SECONDS_MAX: f64 = 55.0;
+
+/// A name in the domain name system has at most 253 characters (RFC 1035 section 3.1, as it is written).
+const HOST_CHARS_MAX: usize = 253;
+/// Every one is tried until it answers; a fleet larger than this finds itself through its members.
+const CONNECT_MAX: usize = 64;
+/// An invite code is at most 1 KiB.
+const CODE_CHARS_MAX: usize = 1_024;
 
 /// What is wrong with a value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -32,6 +43,23 @@ pub enum Invalid {
     /// Not an address.
     #[error("{0:?} is not an address; write HOST:PORT, for example 127.0.0.1:24276 or [::1]:0")]
     Address(String),
+    /// No address that can be listened on.
+    #[error(
+        "{0:?} is not an address to listen on; write ADDRESS:PORT, for example 0.0.0.0:24274, [::]:24274 or [::]:0"
+    )]
+    Listen(String),
+    /// No place to dial.
+    #[error(
+        "{0:?} is no HOST:PORT; write a name, an IPv4 address or an IPv6 address in brackets, then `:` and the port, for \
+         example laptop.local:24274 or [2001:db8::7]:24274"
+    )]
+    Connect(String),
+    /// More places than are tried.
+    #[error("{0} addresses are more than the {CONNECT_MAX} that are tried; devices tell each other the rest")]
+    ConnectCount(usize),
+    /// No invite code. It never says what was found: a code that is mistyped in one place is still a secret.
+    #[error("this is no invite code: {0}; copy all of what `chappie invite` printed")]
+    Code(String),
     /// An address that other machines can reach.
     #[error(
         "{0} is not a loopback address: other machines could reach this door, and it asks nobody who they are; use \
@@ -108,6 +136,105 @@ pub fn mcp(text: &str) -> Result<SocketAddr, Invalid> {
         return Err(Invalid::NotLoopback(address.ip()));
     }
     Ok(address)
+}
+
+/// Where the mesh listens.
+///
+/// # Errors
+/// When it is no address with a port, or one that no machine has.
+pub fn listen(text: &str) -> Result<SocketAddr, Invalid> {
+    let address: SocketAddr = text.trim().parse().map_err(|_| Invalid::Listen(shown(text)))?;
+    let broadcast = address.ip() == IpAddr::V4(Ipv4Addr::BROADCAST);
+    if address.ip().is_multicast() || broadcast { Err(Invalid::Listen(shown(text))) } else { Ok(address) }
+}
+
+/// One place to dial, `HOST:PORT`, as it was written but for spaces around it.
+///
+/// # Errors
+/// When the host is neither a name nor an address, or the port is none that can be dialled.
+pub fn connect(text: &str) -> Result<String, Invalid> {
+    let trimmed = text.trim();
+    let invalid = || Invalid::Connect(shown(text));
+    // With a scope, a link-local address is dialable too: `[fe80::1%2]:24274`.
+    if let Ok(address) = trimmed.parse::<SocketAddr>() {
+        let dialable = address.port() != 0 && !address.ip().is_unspecified() && !address.ip().is_multicast();
+        return if dialable { Ok(trimmed.to_owned()) } else { Err(invalid()) };
+    }
+    let (host, port) = trimmed.rsplit_once(':').ok_or_else(invalid)?;
+    let digits = port.bytes().all(|byte| byte.is_ascii_digit());
+    let numbered = digits && port.parse::<u16>().is_ok_and(|port| port != 0);
+    if numbered && is_host_name(host) { Ok(trimmed.to_owned()) } else { Err(invalid()) }
+}
+
+/// RFC 1123 section 2.1 and, as resolvers do, with underscores. What is all digits and dots would be an IPv4 address
+/// that was not one.
+fn is_host_name(host: &str) -> bool {
+    let label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    let name = host.strip_suffix('.').unwrap_or(host);
+    let numeric = name.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    (1..=HOST_CHARS_MAX).contains(&name.len()) && !numeric && name.split('.').all(label)
+}
+
+/// Places to dial, separated by commas.
+pub(super) fn connect_list(text: &str) -> Result<Vec<String>, Invalid> {
+    connect_all(text.split(',').filter(|place| !place.trim().is_empty()).map(str::to_owned).collect())
+}
+
+pub(super) fn connect_all(places: Vec<String>) -> Result<Vec<String>, Invalid> {
+    if places.len() > CONNECT_MAX {
+        return Err(Invalid::ConnectCount(places.len()));
+    }
+    places.iter().map(|place| connect(place)).collect()
+}
+
+/// As much of a wrong value as a message can show.
+fn shown(text: &str) -> String {
+    text.chars().take(2 * NAME_CHARS_MAX).collect()
+}
+
+/// An invite code on its way from a person to the node: a secret that no log, error or debug print shows. What it says
+/// is the node's to read.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct JoinCode(String);
+
+impl JoinCode {
+    /// The code itself.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for JoinCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JoinCode(…)")
+    }
+}
+
+impl FromStr for JoinCode {
+    type Err = Invalid;
+
+    /// Takes one word; spaces and line ends around it come from copying and are left out.
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        let trimmed = text.trim();
+        let code = |why: &str| Err(Invalid::Code(why.to_owned()));
+        if trimmed.is_empty() {
+            return code("it is empty");
+        }
+        if trimmed.len() > CODE_CHARS_MAX {
+            return code("it is longer than 1 KiB");
+        }
+        if !trimmed.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return code("a code is one word of letters, digits and signs");
+        }
+        Ok(Self(trimmed.to_owned()))
+    }
 }
 
 pub(super) fn boolean(text: &str) -> Result<bool, Invalid> {

@@ -9,8 +9,8 @@ use std::{
 };
 
 use super::{
-    CALL_BUDGET_DEFAULT, COOLDOWN_DEFAULT, Config, ConfigError, Invalid, Layer, MCP_DEFAULT, SessionSpec, call_budget,
-    cooldown,
+    CALL_BUDGET_DEFAULT, COOLDOWN_DEFAULT, Config, ConfigError, Invalid, JoinCode, LISTEN_DEFAULT, LISTEN_DEFAULT_V4,
+    Layer, MCP_DEFAULT, SessionSpec, call_budget, connect, cooldown, listen,
     load::{Environment, load},
     mcp, name, session,
 };
@@ -40,6 +40,10 @@ fn nothing_said_gives_the_defaults() {
         name: "box".into(),
         sessions: Vec::new(),
         mcp: MCP_DEFAULT,
+        listen: None,
+        connect: Vec::new(),
+        mdns: true,
+        join: None,
         json: false,
         cooldown: COOLDOWN_DEFAULT,
         call_budget: CALL_BUDGET_DEFAULT,
@@ -47,6 +51,10 @@ fn nothing_said_gives_the_defaults() {
     };
     assert_eq!(config, expected);
     assert_eq!(config.mcp.to_string(), "127.0.0.1:24276");
+    assert_eq!(
+        (LISTEN_DEFAULT.to_string(), LISTEN_DEFAULT_V4.to_string()),
+        ("[::]:24274".into(), "0.0.0.0:24274".into())
+    );
     assert_eq!((config.cooldown.as_secs(), config.call_budget.as_secs()), (20, 45));
 }
 
@@ -80,12 +88,17 @@ fn a_list_of_sessions_replaces_the_one_below_and_is_relative_to_the_working_fold
 #[test]
 fn every_setting_has_the_same_name_in_file_and_environment() {
     let written = from_toml(
-        "name = 'n'\nsession = ['/s=t']\nmcp = '[::1]:0'\njson = true\ncooldown = 0\ncall_budget = 1.5\nlog = 'debug'",
+        "name = 'n'\nsession = ['/s=t']\nmcp = '[::1]:0'\nlisten = '[::]:0'\nconnect = ['a.b:1', '[::1]:2']\n\
+         mdns = false\njoin = 'chappie-x'\njson = true\ncooldown = 0\ncall_budget = 1.5\nlog = 'debug'",
     );
     let pairs = [
         ("CHAPPIE_NAME", "n"),
         ("CHAPPIE_SESSION", "/s=t"),
         ("CHAPPIE_MCP", "[::1]:0"),
+        ("CHAPPIE_LISTEN", "[::]:0"),
+        ("CHAPPIE_CONNECT", "a.b:1, [::1]:2,"),
+        ("CHAPPIE_NO_MDNS", "true"),
+        ("CHAPPIE_JOIN", " chappie-x\n"),
         ("CHAPPIE_JSON", "true"),
         ("CHAPPIE_COOLDOWN", "0"),
         ("CHAPPIE_CALL_BUDGET", "1.5"),
@@ -120,6 +133,9 @@ fn wrong_types_broken_text_and_values_out_of_range_are_errors_that_name_the_plac
         ("cooldown = inf", "cooldown"),
         ("name = ''", "name"),
         ("mcp = '0.0.0.0:1'", "mcp"),
+        ("listen = 'laptop:1'", "listen"),
+        ("connect = ['laptop']", "connect"),
+        ("join = ''", "join"),
         ("session = ['']", "session"),
     ] {
         let error = from_toml(text).unwrap_err();
@@ -147,6 +163,101 @@ fn only_loopback_addresses_are_taken() {
     }
     for bad in ["", "127.0.0.1", "24276", ":24276", "example.org:80", "localhost:99999", "127.0.0.1:x"] {
         assert!(matches!(mcp(bad), Err(Invalid::Address(_))), "{bad}");
+    }
+}
+
+#[test]
+fn the_mesh_listens_on_addresses_of_this_machine_only() {
+    for good in ["0.0.0.0:24274", "[::]:0", "192.168.1.2:1", "[fe80::1%2]:65535", " 127.0.0.1:0 "] {
+        assert!(listen(good).is_ok(), "{good}");
+    }
+    for bad in
+        ["", "24274", ":24274", "localhost:1", "::1:80", "1.2.3.4", "224.0.0.1:1", "[ff02::fb]:1", "1.2.3.4:65536"]
+    {
+        assert!(matches!(listen(bad), Err(Invalid::Listen(_))), "{bad}");
+    }
+    assert!(matches!(listen("255.255.255.255:1"), Err(Invalid::Listen(_))));
+}
+
+#[test]
+fn a_place_to_dial_is_a_name_or_an_address_with_a_port() {
+    for good in ["laptop:1", "a-b.example.org:24274", "a_b.:65535", "10.0.0.1:2", "[2001:db8::7]:3", "[fe80::1%3]:4"] {
+        assert_eq!(connect(good).as_deref(), Ok(good));
+    }
+    assert_eq!(connect(" laptop:1\n").as_deref(), Ok("laptop:1"));
+    let bad = [
+        "",
+        ":1",
+        "laptop",
+        "laptop:",
+        "laptop:0",
+        "laptop:65536",
+        "laptop:+1",
+        "laptop: 1",
+        "quic://laptop:1",
+        "a b:1",
+        "-a:1",
+        "a-:1",
+        "a..b:1",
+        "2001:db8::7:3",
+        "[::]:1",
+        "0.0.0.0:1",
+        "10.0.0:1",
+        "300.1.1.1:1",
+        "[ff02::1]:1",
+        "10.0.0.1:0",
+        "ü:1",
+        "[laptop]:1",
+    ];
+    for bad in bad {
+        assert!(matches!(connect(bad), Err(Invalid::Connect(_))), "{bad}");
+    }
+    assert!(connect(&format!("{}:1", "a.".repeat(128))).is_err(), "longer than a name can be");
+    assert!(connect(&"x".repeat(1 << 20)).unwrap_err().to_string().len() < 1_000);
+    let many = (0..65).map(|number| format!("h{number}:1")).collect::<Vec<_>>().join(",");
+    let error = Layer::from_variables(&variables(&[("CHAPPIE_CONNECT", &many)])).unwrap_err().to_string();
+    assert!(error.contains("CHAPPIE_CONNECT") && error.contains("64"), "{error}");
+}
+
+#[test]
+fn places_to_dial_replace_those_below_and_multicast_can_be_turned_on_again() {
+    let home = tempfile::tempdir().unwrap();
+    fs::write(home.path().join("config.toml"), "connect = ['file:1']\nmdns = false\nlisten = '[::]:5'").unwrap();
+    let env = environment(&[("CHAPPIE_CONNECT", "env:1"), ("CHAPPIE_NO_MDNS", "0")]);
+    let config = load(Layer::default(), home.path().to_owned(), &env).unwrap();
+    assert_eq!((config.connect, config.mdns), (vec!["env:1".to_owned()], true));
+    assert_eq!(config.listen.map(|address| address.port()), Some(5));
+    let flags = Layer { connect: Some(vec!["flag:1".into()]), mdns: Some(false), ..Layer::default() };
+    let config = load(flags, home.path().to_owned(), &env).unwrap();
+    assert_eq!((config.connect, config.mdns), (vec!["flag:1".to_owned()], false));
+}
+
+#[test]
+fn an_invite_code_is_never_shown_whatever_is_wrong_with_it() {
+    let secret = "chappie-SECRET";
+    let code: JoinCode = format!(" {secret}\n").parse().unwrap();
+    assert_eq!(code.text(), secret);
+    let config = Layer { join: Some(code), ..Layer::default() }.complete("/h".into(), "box");
+    assert!(!format!("{config:?}").contains("SECRET"), "{config:?}");
+    for broken in [format!("{secret} {secret}"), format!("{secret}\u{1b}"), format!("{secret}{}", "x".repeat(1_024))] {
+        let error = broken.parse::<JoinCode>().unwrap_err();
+        assert!(!format!("{error} {error:?}").contains("SECRET"), "{error:?}");
+        let error = Layer::from_variables(&variables(&[("CHAPPIE_JOIN", &broken)])).unwrap_err();
+        assert!(error.to_string().contains("CHAPPIE_JOIN") && !error.to_string().contains("SECRET"), "{error}");
+    }
+    let broken = [
+        format!("name = 'n'\njoin = '{secret}"),
+        format!("name = 'n'\njoin = {secret}"),
+        format!("name = 'n'\njoin = ['{secret}']"),
+        format!("name = 'n'\njoin = '{secret}' x"),
+        format!("name = 'n'\njoin = '{secret}'\njoin = '{secret}'"),
+        format!("name = 'n'\njoin = '{secret} {secret}'"),
+    ];
+    for text in broken {
+        let error = from_toml(&text).unwrap_err();
+        assert!(!format!("{error} {error:?}").contains("SECRET"), "{error}");
+        assert!(error.to_string().contains("/h/config.toml"), "{error}");
+        assert!(matches!(&error, ConfigError::Value { .. }) || error.to_string().contains("line "), "{error}");
     }
 }
 
