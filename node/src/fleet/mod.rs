@@ -56,6 +56,17 @@ pub struct Dispatch {
     pub wait: Duration,
     /// In which office.
     pub tenure: Tenure,
+    /// Whether an earlier sending may have handed it over already: then a node that cannot be reached may have run it.
+    pub resent: bool,
+}
+
+/// What a node says of an operation that somebody lost sight of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Known {
+    /// It did not run and never will under this identity: it was not known here, and is sealed now (failure rule F3).
+    Never(String),
+    /// It waits, runs or has ended: dispatching it again attaches to it.
+    Held,
 }
 
 /// One node's part of an answer, within the room it was given. What it carries stays claimed until the node is told
@@ -157,6 +168,9 @@ pub trait SessionNode: Send + Sync + 'static {
     fn inspect(&self, session: SessionId) -> BoxFuture<'_, Result<Inspection, String>>;
     /// Hands an operation over. The same `call_id` again attaches to what is known of it and never runs it twice (F6).
     fn run(self: Arc<Self>, dispatch: Dispatch) -> Box<dyn Run>;
+    /// Asks about an operation that was handed over and lost from sight. One that is not known here is sealed, durably,
+    /// before the answer says so (failure rule F3). An error: the node could not be asked.
+    fn known(&self, call_id: CallId) -> BoxFuture<'_, Result<Known, String>>;
     /// Claims what may ride, and composes it. Nothing waits: an empty parcel.
     fn board(&self, board: Board) -> BoxFuture<'_, Parcel>;
     /// Whether the answer that claimed under `by` was written. Idempotent; does not block.

@@ -61,6 +61,7 @@ impl Handler {
             arguments: params.arguments.unwrap_or_default(),
             caller: exchange.caller(&context.meta),
             cancelled: exchange.cancelled.clone(),
+            sent: None,
         };
         let (surface, held) = (self.0.surface.clone(), exchange.clone());
         let task = tokio::spawn(async move {

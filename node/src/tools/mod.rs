@@ -26,7 +26,8 @@ mod write;
 
 pub use preferring::Preferring;
 pub use surface::{
-    Annotations, Answer, Caller, Content, Request, ResourceError, ResourceRead, Surface, Ticket, ToolSpec, UnknownTool,
+    Annotations, Answer, Assign, Assigned, Caller, Content, Request, ResourceError, ResourceRead, Sent, Surface,
+    Ticket, ToolSpec, UnknownTool,
 };
 pub use toolbox::Toolbox;
 

@@ -1,12 +1,17 @@
 //! The seam between `mcp` (wire) and `tools` (work): what a request is once it is decoded, what an answer is before it is
 //! encoded, and the [`Ticket`] that says whether the answer was written.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use crate::{content::JsonObject, host::BoxFuture, ids::Conversation};
+use crate::{
+    clock,
+    content::JsonObject,
+    host::BoxFuture,
+    ids::{CallId, Conversation, SessionId},
+};
 
 pub use crate::content::Part as Content;
 
@@ -63,6 +68,73 @@ pub struct Request {
     /// Fires only for the client's own cancellation: `notifications/cancelled`, or the closed request in the 2026-07-28
     /// revision. A connection lost in 2025-11-25 detaches and never fires it (failure rule F4).
     pub cancelled: CancellationToken,
+    /// How a door on another device sent it; `None` for this device's own door.
+    pub sent: Option<Sent>,
+}
+
+impl Request {
+    /// The call's identity: the sending door's, else a fresh one.
+    #[must_use]
+    pub fn call_id(&self) -> CallId {
+        self.sent.as_ref().map_or_else(clock::call_id, |sent| sent.call_id.clone())
+    }
+
+    /// The pin of an earlier sending, which goes before everything that could be selected (failure rule F1).
+    #[must_use]
+    pub fn pin(&self) -> Option<&SessionId> {
+        self.sent.as_ref().and_then(|sent| sent.pin.as_ref())
+    }
+
+    /// How long the caller waits: what is left of its budget (failure rule F5), never more than `most`.
+    #[must_use]
+    pub fn budget(&self, most: Duration) -> Duration {
+        self.sent.as_ref().map_or(most, |sent| sent.budget.min(most))
+    }
+
+    /// Tells the sending door where the call goes, before it goes there. False: the door is gone and did not agree, so
+    /// nothing may be dispatched. At once for this device's own door.
+    pub async fn assign(&self, assigned: Assigned) -> bool {
+        match &self.sent {
+            Some(sent) => sent.assign.assigned(assigned).await,
+            None => true,
+        }
+    }
+}
+
+/// How a door on another device sent a call.
+#[derive(Clone)]
+pub struct Sent {
+    /// The door made it, and keeps it through every sending of this call.
+    pub call_id: CallId,
+    /// Where an earlier sending of this call went: it goes nowhere else, and nothing is selected (failure rule F1).
+    pub pin: Option<SessionId>,
+    /// What is left of the caller's budget.
+    pub budget: Duration,
+    /// The way back to the door.
+    pub assign: Arc<dyn Assign>,
+}
+
+impl std::fmt::Debug for Sent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sent").field("call_id", &self.call_id).field("pin", &self.pin).finish_non_exhaustive()
+    }
+}
+
+/// Where a call goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Assigned {
+    /// The session.
+    pub session: SessionId,
+    /// What people call its device.
+    pub device: String,
+    /// Whether the request named it: then it is its own pin.
+    pub explicit: bool,
+}
+
+/// Tells a door on another device where its call goes (failure rule F1).
+pub trait Assign: Send + Sync {
+    /// Resolves once the door knows, at once when it proposed the same or the request named it. False: the door is gone.
+    fn assigned(&self, assigned: Assigned) -> BoxFuture<'_, bool>;
 }
 
 /// What goes back.

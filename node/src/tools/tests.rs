@@ -43,7 +43,7 @@ impl Chat {
 
     async fn ask_until(&self, tool: &str, arguments: Value, cancelled: CancellationToken) -> Answer {
         let arguments = arguments.as_object().cloned().unwrap();
-        let request = Request { tool: tool.into(), arguments, caller: self.caller.clone(), cancelled };
+        let request = Request { tool: tool.into(), arguments, caller: self.caller.clone(), cancelled, sent: None };
         Arc::clone(&self.toolbox).call(request).await.unwrap()
     }
 
@@ -395,7 +395,7 @@ async fn a_client_started_in_a_folder_works_there_until_it_selects_another() {
     let ask = async |conversation: &Conversation, tool: &str, arguments: Value| {
         let caller = Caller { conversation: Some(conversation.clone()), request_id: None };
         let arguments = arguments.as_object().cloned().unwrap();
-        let request = Request { tool: tool.into(), arguments, caller, cancelled: CancellationToken::new() };
+        let request = Request { tool: tool.into(), arguments, caller, cancelled: CancellationToken::new(), sent: None };
         let answer = Arc::clone(&surface).call(request).await.unwrap();
         blocks(&answer).swap_remove(0)
     };
