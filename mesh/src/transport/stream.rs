@@ -1,0 +1,402 @@
+//! [`Stream`]: messages both ways between two devices. What a stream is for and what its messages say is not its
+//! business.
+
+use std::{
+    future::Future as _,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+};
+
+use quinn::{ConnectionError, ReadError, RecvStream, SendStream, WriteError};
+use serde::{Serialize, de::DeserializeOwned};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+
+use super::frames::{FrameDecoder, FrameError, decode, encode, frame_header};
+use crate::wire::CloseCode;
+
+/// Taken from the connection at a time: some packets' worth, so that a long message is not copied in crumbs.
+const READ_BYTES: usize = 64 * 1024;
+/// A message that a sender may make: beyond what any reader here takes, so that a fault is found where it is made.
+const MESSAGE_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Room that a sender keeps between messages; what a long message took beyond it is given back.
+const KEPT_BYTES: usize = 16 * 1024;
+
+/// One stream between two devices: both halves may be used on different tasks.
+#[derive(Debug)]
+pub struct Stream {
+    /// What goes out.
+    pub send: StreamSender,
+    /// What comes in.
+    pub recv: StreamReceiver,
+}
+
+impl Stream {
+    /// A stream over any two halves, as a pipe in memory; `peer` is what errors call the other side.
+    pub fn over<R, W>(read: R, write: W, peer: &str) -> Self
+    where
+        R: AsyncRead + Send + Sync + Unpin + 'static,
+        W: AsyncWrite + Send + Sync + Unpin + 'static,
+    {
+        let line: Arc<dyn Line> = Arc::new(Labelled(peer.to_owned()));
+        Self {
+            send: StreamSender::new(SendHalf::Other(Box::new(write)), Vec::new(), Arc::clone(&line)),
+            recv: StreamReceiver::new(RecvHalf::Other(Box::new(read)), line),
+        }
+    }
+
+    /// A stream of a connection. `head` goes out with the first message, or at the end; `received` was read already.
+    pub(crate) fn quic(halves: (SendStream, RecvStream), head: Vec<u8>, received: &[u8], line: Arc<dyn Line>) -> Self {
+        let mut recv = StreamReceiver::new(RecvHalf::Quic(halves.1), Arc::clone(&line));
+        recv.frames.feed(received);
+        Self { send: StreamSender::new(SendHalf::Quic(halves.0), head, line), recv }
+    }
+}
+
+/// What a stream knows of the connection it runs on. Dropped with the last half.
+pub(crate) trait Line: Send + Sync {
+    /// What the other side is called.
+    fn label(&self) -> &str;
+    /// Why the connection is no more, naming the device.
+    fn lost(&self, error: &ConnectionError) -> String;
+}
+
+struct Labelled(String);
+
+impl Line for Labelled {
+    fn label(&self) -> &str {
+        &self.0
+    }
+
+    fn lost(&self, error: &ConnectionError) -> String {
+        format!("{}: {error}", self.0)
+    }
+}
+
+/// Why a stream is of no more use.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StreamError {
+    /// The connection or the other side's half is gone; says which device and why.
+    #[error("{0}")]
+    Lost(String),
+    /// A message is longer than its reader takes.
+    #[error("a message of {found} bytes, and {limit} are the most")]
+    TooLong {
+        /// The most.
+        limit: usize,
+        /// What was announced.
+        found: usize,
+    },
+    /// Not the expected message, or one that was cut off.
+    #[error("{0}")]
+    Malformed(String),
+    /// The other side reads no more of it.
+    #[error("the other device reads no more of this stream")]
+    Stopped,
+}
+
+enum SendHalf {
+    Quic(SendStream),
+    Other(Box<dyn AsyncWrite + Send + Sync + Unpin>),
+}
+
+/// The sending half. Dropped, it ends in order, unless a message was cut off: then the reader gets an error.
+pub struct StreamSender {
+    half: SendHalf,
+    line: Arc<dyn Line>,
+    /// Whole messages, of which the first `sent` bytes are out: a caller that goes away in the middle leaves a rest
+    /// that goes first the next time.
+    unsent: Vec<u8>,
+    sent: usize,
+    finished: bool,
+}
+
+impl std::fmt::Debug for StreamSender {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "StreamSender(to {})", self.line.label())
+    }
+}
+
+impl StreamSender {
+    fn new(half: SendHalf, head: Vec<u8>, line: Arc<dyn Line>) -> Self {
+        Self { half, line, unsent: head, sent: 0, finished: false }
+    }
+
+    /// Sends one message: a length and postcard. It waits while the other side has no room. Cancelled in the middle,
+    /// the message still goes out whole with the next one.
+    ///
+    /// # Errors
+    /// When the value cannot be written or is longer than 64 MiB (the stream goes on), or the stream is of no more use.
+    pub async fn message<T: Serialize + ?Sized>(&mut self, message: &T) -> Result<(), StreamError> {
+        if self.finished {
+            return Err(StreamError::Stopped);
+        }
+        self.append(message)?;
+        while self.sent < self.unsent.len() {
+            let rest = &self.unsent[self.sent..];
+            self.sent += match &mut self.half {
+                SendHalf::Quic(stream) => stream.write(rest).await.map_err(|error| write_error(&*self.line, &error))?,
+                SendHalf::Other(half) => match half.write(rest).await {
+                    Ok(0) => return Err(StreamError::Stopped),
+                    Ok(written) => written,
+                    Err(error) => return Err(io_error(&*self.line, &error)),
+                },
+            };
+        }
+        self.unsent.clear();
+        self.unsent.shrink_to(KEPT_BYTES);
+        self.sent = 0;
+        if let SendHalf::Other(half) = &mut self.half {
+            half.flush().await.map_err(|error| io_error(&*self.line, &error))?;
+        }
+        Ok(())
+    }
+
+    /// Ends this half in order: the reader gets what was sent and then `None`.
+    pub fn finish(&mut self) {
+        if self.finished {
+            return;
+        }
+        self.finished = true;
+        let mut context = Context::from_waker(Waker::noop());
+        // Only what stands before a first message is ever left here; a message that was cut off is not worth waiting.
+        let mut whole = true;
+        while whole && self.sent < self.unsent.len() {
+            let rest = &self.unsent[self.sent..];
+            let written = match &mut self.half {
+                SendHalf::Quic(stream) => Pin::new(stream).poll_write(&mut context, rest).map(Result::ok),
+                SendHalf::Other(half) => Pin::new(half).poll_write(&mut context, rest).map(Result::ok),
+            };
+            match written {
+                Poll::Ready(Some(written)) if written > 0 => self.sent += written,
+                Poll::Ready(_) | Poll::Pending => whole = false,
+            }
+        }
+        match &mut self.half {
+            // An error means that the connection or the stream is gone already, and so is what would be ended.
+            SendHalf::Quic(stream) if whole => drop(stream.finish()),
+            SendHalf::Quic(stream) => drop(stream.reset(CloseCode::Malformed.number().into())),
+            SendHalf::Other(half) => drop(std::pin::pin!(half.shutdown()).poll(&mut context)),
+        }
+    }
+
+    fn append<T: Serialize + ?Sized>(&mut self, message: &T) -> Result<(), StreamError> {
+        let body = encode(message).map_err(|error| StreamError::Malformed(error.to_string()))?;
+        let too_long = StreamError::TooLong { limit: MESSAGE_BYTES_MAX, found: body.len() };
+        let header = frame_header(body.len()).ok().filter(|_| body.len() <= MESSAGE_BYTES_MAX).ok_or(too_long)?;
+        self.unsent.extend(header);
+        self.unsent.extend(body);
+        Ok(())
+    }
+}
+
+impl Drop for StreamSender {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
+enum RecvHalf {
+    Quic(RecvStream),
+    Other(Box<dyn AsyncRead + Send + Sync + Unpin>),
+}
+
+/// The receiving half. Dropped, it tells the other side to send no more.
+pub struct StreamReceiver {
+    half: RecvHalf,
+    line: Arc<dyn Line>,
+    frames: FrameDecoder,
+}
+
+impl std::fmt::Debug for StreamReceiver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "StreamReceiver(from {})", self.line.label())
+    }
+}
+
+impl StreamReceiver {
+    fn new(half: RecvHalf, line: Arc<dyn Line>) -> Self {
+        Self { half, line, frames: FrameDecoder::default() }
+    }
+
+    /// The next message, of at most `limit` bytes; `None` when the other side finished in order. Cancelled, it loses
+    /// nothing. It holds what has arrived of a message and never room for what is only announced.
+    ///
+    /// # Errors
+    /// When the stream is of no more use.
+    pub async fn message<T: DeserializeOwned>(&mut self, limit: usize) -> Result<Option<T>, StreamError> {
+        loop {
+            let label = self.line.label();
+            match self.frames.next(limit) {
+                Ok(Some(body)) => {
+                    let malformed = |error| StreamError::Malformed(format!("{label} sent {error}"));
+                    return decode(&body).map(Some).map_err(malformed);
+                }
+                Ok(None) => {}
+                Err(FrameError::TooLong { limit, found }) => return Err(StreamError::TooLong { limit, found }),
+                Err(error) => return Err(StreamError::Malformed(format!("{label}: {error}"))),
+            }
+            if !self.read().await? {
+                let cut_off = |error| StreamError::Malformed(format!("{}: {error}", self.line.label()));
+                return self.frames.finish().map(|()| None).map_err(cut_off);
+            }
+        }
+    }
+
+    /// Takes what is there; `false` at the end.
+    async fn read(&mut self) -> Result<bool, StreamError> {
+        match &mut self.half {
+            RecvHalf::Quic(stream) => match stream.read_chunk(READ_BYTES, true).await {
+                Ok(Some(chunk)) => {
+                    self.frames.feed(&chunk.bytes);
+                    Ok(true)
+                }
+                Ok(None) => Ok(false),
+                Err(error) => Err(read_error(&*self.line, &error)),
+            },
+            RecvHalf::Other(half) => {
+                let mut bytes = bytes::BytesMut::with_capacity(KEPT_BYTES);
+                let read = half.read_buf(&mut bytes).await.map_err(|error| io_error(&*self.line, &error))?;
+                self.frames.feed(&bytes);
+                Ok(read > 0)
+            }
+        }
+    }
+}
+
+fn read_error(line: &dyn Line, error: &ReadError) -> StreamError {
+    StreamError::Lost(match error {
+        ReadError::ConnectionLost(error) => line.lost(error),
+        ReadError::Reset(_) => format!("{} broke the stream off", line.label()),
+        other => format!("{}: {other}", line.label()),
+    })
+}
+
+fn write_error(line: &dyn Line, error: &WriteError) -> StreamError {
+    match error {
+        WriteError::ConnectionLost(error) => StreamError::Lost(line.lost(error)),
+        WriteError::Stopped(_) | WriteError::ClosedStream => StreamError::Stopped,
+        WriteError::ZeroRttRejected => StreamError::Lost(format!("{}: {error}", line.label())),
+    }
+}
+
+fn io_error(line: &dyn Line, error: &std::io::Error) -> StreamError {
+    match error.kind() {
+        std::io::ErrorKind::BrokenPipe => StreamError::Stopped,
+        _ => StreamError::Lost(format!("{}: {error}", line.label())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{duplex, split};
+
+    use super::*;
+
+    fn pair(room: usize) -> (Stream, Stream) {
+        let (here, there) = duplex(room);
+        let ((here_read, here_write), (there_read, there_write)) = (split(here), split(there));
+        (Stream::over(here_read, here_write, "there"), Stream::over(there_read, there_write, "here"))
+    }
+
+    #[tokio::test]
+    async fn messages_arrive_in_order_and_then_the_end() {
+        let (mut here, mut there) = pair(64);
+        let sending = async {
+            for number in 0..100_u32 {
+                here.send.message(&(number, "x".repeat(number as usize))).await.unwrap();
+            }
+            here.send.finish();
+            assert_eq!(here.send.message(&1).await, Err(StreamError::Stopped), "nothing follows the end");
+        };
+        let receiving = async {
+            for number in 0..100_u32 {
+                let (found, text) = there.recv.message::<(u32, String)>(200).await.unwrap().unwrap();
+                assert_eq!((found, text.len()), (number, number as usize));
+            }
+            assert_eq!(there.recv.message::<u8>(200).await, Ok(None));
+        };
+        tokio::join!(sending, receiving);
+    }
+
+    #[tokio::test]
+    async fn a_receiver_that_is_cancelled_loses_nothing() {
+        let (mut here, mut there) = pair(7);
+        let sending = async {
+            for number in 0..50_u64 {
+                here.send.message(&(number, [7_u8; 20])).await.unwrap();
+            }
+            here.send.finish();
+        };
+        let receiving = async {
+            let mut numbers = Vec::new();
+            loop {
+                // Given up after each poll: every wait is one that is cancelled.
+                let next = tokio::select! {
+                    biased;
+                    next = there.recv.message::<(u64, [u8; 20])>(100) => next.unwrap(),
+                    () = tokio::task::yield_now() => continue,
+                };
+                let Some((number, _)) = next else { return numbers };
+                numbers.push(number);
+            }
+        };
+        let ((), numbers) = tokio::join!(sending, receiving);
+        assert_eq!(numbers, (0..50).collect::<Vec<u64>>());
+    }
+
+    #[tokio::test]
+    async fn a_sender_that_is_cancelled_in_a_message_sends_it_whole_with_the_next() {
+        let (mut here, mut there) = pair(5);
+        {
+            let mut sending = std::pin::pin!(here.send.message(&"the first"));
+            let mut context = Context::from_waker(Waker::noop());
+            assert!(sending.as_mut().poll(&mut context).is_pending());
+        }
+        let receiving = async {
+            let first = there.recv.message::<String>(100).await.unwrap().unwrap();
+            (first, there.recv.message::<String>(100).await.unwrap().unwrap())
+        };
+        let (sent, received) = tokio::join!(here.send.message(&"the second"), receiving);
+        sent.unwrap();
+        assert_eq!(received, ("the first".to_owned(), "the second".to_owned()));
+    }
+
+    #[tokio::test]
+    async fn an_oversized_message_is_refused_at_its_length() {
+        let (mut here, mut there) = pair(1024);
+        here.send.message(&vec![0_u8; 200]).await.unwrap();
+        let refused = there.recv.message::<Vec<u8>>(100).await;
+        assert_eq!(refused, Err(StreamError::TooLong { limit: 100, found: 202 }));
+        let huge = vec![0_u8; MESSAGE_BYTES_MAX];
+        let error = here.send.message(&huge).await.unwrap_err();
+        assert!(matches!(error, StreamError::TooLong { limit: MESSAGE_BYTES_MAX, .. }), "{error}");
+        here.send.message(&1_u8).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_is_no_message_names_the_device() {
+        let (mut here, mut there) = pair(1024);
+        here.send.message(&300_u32).await.unwrap();
+        let error = there.recv.message::<String>(100).await.unwrap_err();
+        assert!(matches!(&error, StreamError::Malformed(text) if text.starts_with("here sent")), "{error}");
+        let (raw, other) = duplex(64);
+        let (read, write) = split(other);
+        let mut cut = Stream::over(read, write, "laptop");
+        let (raw_read, mut raw_write) = split(raw);
+        raw_write.write_all(&[0, 0, 0, 9, 1, 2]).await.unwrap();
+        raw_write.shutdown().await.unwrap();
+        let error = cut.recv.message::<String>(100).await.unwrap_err();
+        assert!(matches!(&error, StreamError::Malformed(text) if text.starts_with("laptop: ")), "{error}");
+        drop(raw_read);
+    }
+
+    #[tokio::test]
+    async fn dropping_a_half_ends_it_in_order() {
+        let (mut here, mut there) = pair(64);
+        here.send.message(&1_u8).await.unwrap();
+        drop(here);
+        assert_eq!(there.recv.message::<u8>(8).await, Ok(Some(1)));
+        assert_eq!(there.recv.message::<u8>(8).await, Ok(None));
+    }
+}
