@@ -13,10 +13,12 @@ use super::Node;
 use crate::{
     broker::{ImportError, Receipt, ReceiptKind, ReceiptStatus, Resolve, read_state_file},
     clock,
+    config::JoinCode,
     content::Block,
     control::{
-        BrokerRow, CommandError, Commands, Finding, ImportRow, LogEntry, LogPage, LogQuery, QuorumRow, ReceiptReport,
-        ReceiptRow, Reply, Resolution, SessionNew, SessionRow, SessionStatus, StatusReport,
+        BrokerRow, CommandError, Commands, Finding, ForgetRow, ImportRow, InviteRow, JoinRow, LogEntry, LogPage,
+        LogQuery, PeerRow, QuorumRow, ReceiptReport, ReceiptRow, Reply, Resolution, SessionNew, SessionRow,
+        SessionStatus, StatusReport, membership,
     },
     doors::stdio,
     host::{
@@ -200,6 +202,7 @@ impl Commands for Node {
                 peers: Vec::new(),
                 sessions: self.session_rows(),
                 version: env!("CARGO_PKG_VERSION").into(),
+                trouble: None,
             })
         })
     }
@@ -270,6 +273,25 @@ impl Commands for Node {
         Box::pin(async move { Ok(self.findings()) })
     }
 
+    fn invite(&self, uses: u32, ttl_ms: u64) -> Reply<'_, InviteRow> {
+        Box::pin(async move {
+            membership::terms(uses, ttl_ms)?;
+            Err(without_mesh())
+        })
+    }
+
+    fn join(&self, _code: JoinCode) -> Reply<'_, JoinRow> {
+        Box::pin(async { Err(without_mesh()) })
+    }
+
+    fn peers(&self) -> Reply<'_, Vec<PeerRow>> {
+        Box::pin(async { Err(without_mesh()) })
+    }
+
+    fn forget(&self, _device: String) -> Reply<'_, ForgetRow> {
+        Box::pin(async { Err(without_mesh()) })
+    }
+
     fn serve_mcp(self: Arc<Self>, stream: UnixStream, session: Option<String>) -> BoxFuture<'static, ()> {
         Box::pin(async move {
             let toolbox = Arc::clone(&self.toolbox);
@@ -283,6 +305,10 @@ impl Commands for Node {
             }
         })
     }
+}
+
+fn without_mesh() -> CommandError {
+    CommandError::new("the node's mesh is not running, so it has no other devices; update this node and start it again")
 }
 
 /// The picture in a file, as it will be shown.

@@ -74,6 +74,7 @@ mod tests {
             peers: Vec::new(),
             sessions: Vec::new(),
             version: "1".into(),
+            trouble: None,
         };
         assert!(summary(&report).contains("broker   this node, term 3\nquorum   1 of 1 voters reachable, ok\n"));
         report.broker = None;

@@ -200,7 +200,7 @@ fn shown(text: &str) -> String {
 /// An invite code on its way from a person to the node: a secret that no log, error or debug print shows. What it says
 /// is the node's to read.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
+#[serde(try_from = "String", into = "String")]
 pub struct JoinCode(String);
 
 impl JoinCode {
@@ -214,6 +214,20 @@ impl JoinCode {
 impl fmt::Debug for JoinCode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("JoinCode(…)")
+    }
+}
+
+impl TryFrom<String> for JoinCode {
+    type Error = Invalid;
+
+    fn try_from(text: String) -> Result<Self, Invalid> {
+        text.parse()
+    }
+}
+
+impl From<JoinCode> for String {
+    fn from(code: JoinCode) -> Self {
+        code.0
     }
 }
 

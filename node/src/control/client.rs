@@ -15,12 +15,12 @@ use tokio::{
 };
 
 use super::{
-    CommandError, Commands, Finding, ImportRow, LogEntry, LogPage, LogQuery, ReceiptReport, ReceiptRow, Reply,
-    Resolution, SessionNew, SessionRow, StatusReport,
+    CommandError, Commands, Finding, ForgetRow, ImportRow, InviteRow, JoinRow, LogEntry, LogPage, LogQuery, PeerRow,
+    ReceiptReport, ReceiptRow, Reply, Resolution, SessionNew, SessionRow, StatusReport,
     frame::{Body, Lines, Method, Request, Response},
     socket::{self, SocketError},
 };
-use crate::host::BoxFuture;
+use crate::{config::JoinCode, host::BoxFuture};
 
 /// The longest command, a held `log`, answers after 30 s; a node that is silent for twice as long hangs.
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
@@ -178,6 +178,22 @@ impl Commands for Remote {
 
     fn doctor(&self) -> Reply<'_, Vec<Finding>> {
         Box::pin(self.ask(Method::Doctor {}))
+    }
+
+    fn invite(&self, uses: u32, ttl_ms: u64) -> Reply<'_, InviteRow> {
+        Box::pin(self.ask(Method::Invite { uses, ttl_ms }))
+    }
+
+    fn join(&self, code: JoinCode) -> Reply<'_, JoinRow> {
+        Box::pin(self.ask(Method::Join { code }))
+    }
+
+    fn peers(&self) -> Reply<'_, Vec<PeerRow>> {
+        Box::pin(self.ask(Method::Peers {}))
+    }
+
+    fn forget(&self, device: String) -> Reply<'_, ForgetRow> {
+        Box::pin(self.ask(Method::Forget { device }))
     }
 
     fn serve_mcp(self: Arc<Self>, mut stream: UnixStream, session: Option<String>) -> BoxFuture<'static, ()> {

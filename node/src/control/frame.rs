@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::protocol::{CommandError, LogEntry, LogQuery, Resolution, SessionNew};
+use crate::config::JoinCode;
 
 /// One frame with its line end, either way. A request is a few paths and a typed text; rows that may be many are sent
 /// one frame each, so that 1 MiB is room enough and a broken peer cannot make us hold more.
@@ -64,6 +65,26 @@ pub enum Method {
     },
     /// Gives an array of `Finding`.
     Doctor {},
+    /// Gives an `InviteRow`.
+    Invite {
+        /// How many devices may use it.
+        uses: u32,
+        /// How long it is good, milliseconds.
+        #[serde(rename = "ttlMs")]
+        ttl_ms: u64,
+    },
+    /// Gives a `JoinRow`.
+    Join {
+        /// What `invite` gave on another device.
+        code: JoinCode,
+    },
+    /// Gives an array of `PeerRow`.
+    Peers {},
+    /// Gives a `ForgetRow`.
+    Forget {
+        /// Id, unique prefix or name.
+        device: String,
+    },
     /// Gives `null`; after that line the connection carries MCP and nothing else.
     Mcp {
         /// The session that a connection without a chat works in until it selects another.
@@ -113,7 +134,12 @@ impl Request {
             }
         };
         let written: Written = serde_json::from_slice(line).map_err(malformed(None))?;
-        let tagged = json!({"method": written.method, "params": written.params.unwrap_or_else(|| json!({}))});
+        let params = written.params.unwrap_or_else(|| json!({}));
+        if !params.is_object() {
+            let error = CommandError::new("not a request of this protocol: `params` is no object");
+            return Err(Malformed { id: Some(written.id), error });
+        }
+        let tagged = json!({"method": written.method, "params": params});
         let method = serde_json::from_value(tagged).map_err(malformed(Some(written.id)))?;
         Ok(Self { id: written.id, method })
     }
@@ -256,6 +282,28 @@ mod tests {
             Ok(Method::SessionNew(new))
         );
         assert_eq!(decoded(r#"{"id":1,"method":"log","params":{}}"#), Ok(Method::Log(LogQuery::default())));
+        assert_eq!(
+            decoded(r#"{"id":1,"method":"invite","params":{"uses":1,"ttlMs":600000}}"#),
+            Ok(Method::Invite { uses: 1, ttl_ms: 600_000 })
+        );
+        let code = "chappie-x".parse().unwrap();
+        assert_eq!(decoded(r#"{"id":1,"method":"join","params":{"code":"chappie-x"}}"#), Ok(Method::Join { code }));
+    }
+
+    #[test]
+    fn a_code_is_in_no_error_and_no_debug_print() {
+        for params in [
+            r#"{"code":"SECRET SECRET"}"#,
+            r#"{"code":["SECRET"]}"#,
+            r#"{"code":"SECRET","uses":1}"#,
+            r#"{"code":"SECRET"#,
+            r#""SECRET""#,
+        ] {
+            let malformed = decoded(&format!(r#"{{"id":1,"method":"join","params":{params}}}"#)).unwrap_err();
+            assert!(!format!("{malformed:?}").contains("SECRET"), "{malformed:?}");
+        }
+        let method = decoded(r#"{"id":1,"method":"join","params":{"code":"SECRET"}}"#).unwrap();
+        assert!(!format!("{method:?}").contains("SECRET"), "{method:?}");
     }
 
     #[test]
@@ -270,6 +318,10 @@ mod tests {
             Method::ImportState { path: "/f".into() },
             Method::Doctor {},
             Method::Sessions {},
+            Method::Invite { uses: 3, ttl_ms: 600_000 },
+            Method::Join { code: "chappie-x".parse().unwrap() },
+            Method::Peers {},
+            Method::Forget { device: "laptop".into() },
         ];
         for method in methods {
             let request = Request { id: 7, method };
@@ -290,6 +342,9 @@ mod tests {
             (r#"{"id":9,"method":"fly"}"#, Some(9), "`fly`"),
             (r#"{"id":9,"method":"status","params":{"x":1}}"#, Some(9), "`x`"),
             (r#"{"id":9,"method":"say","params":{}}"#, Some(9), "`text`"),
+            (r#"{"id":9,"method":"invite","params":{"uses":1}}"#, Some(9), "`ttlMs`"),
+            (r#"{"id":9,"method":"invite","params":{"uses":-1,"ttlMs":1}}"#, Some(9), "-1"),
+            (r#"{"id":9,"method":"join","params":{"code":""}}"#, Some(9), "invite code"),
             (r#"{"id":9,"method":"say","params":[1]}"#, Some(9), ""),
             (r#"{"id":9,"method":"resolve","params":{"id":"r","how":"maybe"}}"#, Some(9), "`maybe`"),
         ];

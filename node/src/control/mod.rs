@@ -4,6 +4,7 @@
 
 pub mod client;
 pub mod frame;
+pub mod membership;
 pub mod protocol;
 pub mod server;
 pub mod socket;
@@ -14,11 +15,12 @@ use std::{path::PathBuf, sync::Arc};
 
 use tokio::net::UnixStream;
 
-use crate::host::BoxFuture;
+use crate::{config::JoinCode, host::BoxFuture};
 
 pub use protocol::{
-    BrokerRow, CommandError, Finding, ImportRow, LOG_LIMIT_MAX, LogEntry, LogPage, LogQuery, PeerRow, QuorumRow,
-    ReceiptReport, ReceiptRow, Resolution, SessionNew, SessionRow, SessionStatus, StatusReport,
+    BrokerRow, CommandError, Finding, ForgetRow, ImportRow, InviteRow, JoinRow, LOG_LIMIT_MAX, LogEntry, LogPage,
+    LogQuery, PeerRow, QuorumRow, ReceiptReport, ReceiptRow, Resolution, SessionNew, SessionRow, SessionStatus,
+    StatusReport,
 };
 pub use server::Server;
 pub use socket::SocketError;
@@ -64,6 +66,19 @@ pub trait Commands: Send + Sync + 'static {
 
     /// What the running node knows of its own health; the command line adds what can be seen from outside.
     fn doctor(&self) -> Reply<'_, Vec<Finding>>;
+
+    /// Makes an invite that `uses` devices may use within `ttl_ms`; limits: [`membership::terms`].
+    fn invite(&self, uses: u32, ttl_ms: u64) -> Reply<'_, InviteRow>;
+
+    /// Joins the mesh of the code; [`membership::joining`] says whether this device may. An error that is `temporary`
+    /// spent nothing, and the same code may be shown again.
+    fn join(&self, code: JoinCode) -> Reply<'_, JoinRow>;
+
+    /// The other devices of the mesh.
+    fn peers(&self) -> Reply<'_, Vec<PeerRow>>;
+
+    /// Takes a device out of the mesh, named as [`membership::named`] says.
+    fn forget(&self, device: String) -> Reply<'_, ForgetRow>;
 
     /// Serves MCP over `stream` as over a standard input and output, until either side ends. A client that names no chat
     /// works in `session` (an id) until it selects another: the folder its program was started in.

@@ -1,7 +1,7 @@
 //! What crosses the control socket: requests, replies, their JSON names and limits (docs/PROTOCOL.md section 1). Pure:
 //! no socket, no clock. The row types are also what `--json` prints, so their field names are a contract with scripts.
 
-use std::path::PathBuf;
+use std::{fmt, path::PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -27,6 +27,9 @@ pub struct StatusReport {
     pub sessions: Vec<SessionRow>,
     /// The program's version.
     pub version: String,
+    /// What is wrong with this node's place in the mesh, such as a second device with its identity; a sentence.
+    #[serde(default)]
+    pub trouble: Option<String>,
 }
 
 /// Who acts as broker.
@@ -61,12 +64,57 @@ pub struct PeerRow {
     pub node: String,
     /// Its name.
     pub name: String,
-    /// How the connection stands.
+    /// How the connection stands: `connected`, `connecting`, `waiting` (for the next try) or `unknown` (no address).
     pub state: String,
     /// Where it was seen.
     pub addresses: Vec<String>,
     /// Measured round trip, milliseconds; `None` when not connected.
     pub rtt_ms: Option<f64>,
+    /// Why it cannot be reached or counted on, when that is known; a sentence.
+    #[serde(default)]
+    pub trouble: Option<String>,
+}
+
+/// An invite, made.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct InviteRow {
+    /// The code: a secret until it is used up or expired.
+    pub code: String,
+    /// RFC 3339, UTC: until when it is good.
+    pub expires_at: String,
+}
+
+/// The code stays out of logs.
+impl fmt::Debug for InviteRow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InviteRow").field("expires_at", &self.expires_at).finish_non_exhaustive()
+    }
+}
+
+/// A mesh, joined.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JoinRow {
+    /// The mesh's id.
+    pub mesh: String,
+    /// What people call the device that let this one in.
+    pub device: String,
+    /// How many devices the mesh has now, this one among them.
+    pub members: u64,
+    /// Whether this device was a member before; then nothing was done.
+    #[serde(default)]
+    pub already: bool,
+}
+
+/// A device, forgotten.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ForgetRow {
+    /// Its node id.
+    pub node: String,
+    /// What people called it.
+    pub name: String,
+    /// Its sessions as they were listed; the mesh has them no longer.
+    pub sessions: Vec<SessionRow>,
 }
 
 /// What a session does now.
@@ -252,11 +300,19 @@ pub struct Finding {
 pub struct CommandError {
     /// The sentence.
     pub message: String,
+    /// Whether the same command may work in a while without anybody doing anything, as when a device is not reachable.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub temporary: bool,
 }
 
 impl CommandError {
-    /// An error with this sentence.
+    /// An error with this sentence; trying again changes nothing.
     pub fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into() }
+        Self { message: message.into(), temporary: false }
+    }
+
+    /// An error with this sentence that may pass by itself.
+    pub fn temporary(message: impl Into<String>) -> Self {
+        Self { message: message.into(), temporary: true }
     }
 }

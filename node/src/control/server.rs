@@ -172,6 +172,10 @@ impl Connection {
             Method::Resolve { id, how } => encoded(commands.resolve(id, how).await),
             Method::ImportState { path } => encoded(commands.import_state(path).await),
             Method::Doctor {} => encoded(commands.doctor().await),
+            Method::Invite { uses, ttl_ms } => encoded(commands.invite(uses, ttl_ms).await),
+            Method::Join { code } => encoded(commands.join(code).await),
+            Method::Peers {} => encoded(commands.peers().await),
+            Method::Forget { device } => encoded(commands.forget(device).await),
             // Taken by `hand_over` before.
             Method::Mcp { .. } => Ok(Value::Null),
         };

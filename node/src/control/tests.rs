@@ -68,6 +68,17 @@ fn session() -> SessionRow {
     }
 }
 
+fn peer() -> PeerRow {
+    PeerRow {
+        node: "P".into(),
+        name: "laptop".into(),
+        state: "waiting".into(),
+        addresses: vec!["[fe80::1%2]:24274".into()],
+        rtt_ms: Some(0.25),
+        trouble: Some("away".into()),
+    }
+}
+
 fn receipt(number: usize) -> ReceiptRow {
     ReceiptRow {
         id: format!("{number:064}"),
@@ -102,7 +113,8 @@ impl Commands for Scripted {
         let (node, name, version) = ("N".into(), "box".into(), "0".into());
         let sessions = vec![session()];
         Box::pin(async move {
-            Ok(StatusReport { node, name, mesh: None, broker, quorum, peers: Vec::new(), sessions, version })
+            let trouble = Some("twice".into());
+            Ok(StatusReport { node, name, mesh: None, broker, quorum, peers: vec![peer()], sessions, version, trouble })
         })
     }
 
@@ -159,6 +171,26 @@ impl Commands for Scripted {
         Box::pin(async {
             Ok(vec![Finding { name: "store".into(), ok: true, detail: "fine".into(), advice: String::new() }])
         })
+    }
+
+    fn invite(&self, uses: u32, ttl_ms: u64) -> Reply<'_, InviteRow> {
+        Box::pin(async move { Ok(InviteRow { code: "chappie-x".into(), expires_at: format!("{uses} {ttl_ms}") }) })
+    }
+
+    fn join(&self, code: JoinCode) -> Reply<'_, JoinRow> {
+        if code.text() == "chappie-away" {
+            return Box::pin(async { Err(CommandError::temporary("nobody answers")) });
+        }
+        let device = code.text().to_owned();
+        Box::pin(async { Ok(JoinRow { mesh: "M".into(), device, members: 2, already: true }) })
+    }
+
+    fn peers(&self) -> Reply<'_, Vec<PeerRow>> {
+        Box::pin(async { Ok(vec![peer(), PeerRow { rtt_ms: None, trouble: None, ..peer() }]) })
+    }
+
+    fn forget(&self, device: String) -> Reply<'_, ForgetRow> {
+        Box::pin(async { Ok(ForgetRow { node: "P".into(), name: device, sessions: vec![session()] }) })
     }
 
     /// Echoes until the end, so that a test sees whose bytes arrive.
@@ -245,6 +277,12 @@ async fn every_command_gives_through_the_socket_what_it_gives_here() {
     assert_eq!(refused, local.resolve("r".into(), Resolution::NotRun).await);
     assert_eq!(remote.import_state("/f".into()).await, local.import_state("/f".into()).await);
     assert_eq!(remote.doctor().await, local.doctor().await);
+    assert_eq!(remote.invite(3, 60_000).await, local.invite(3, 60_000).await);
+    assert_eq!(remote.peers().await, local.peers().await);
+    assert_eq!(remote.forget("laptop".into()).await, local.forget("laptop".into()).await);
+    for code in ["chappie-x", "chappie-away"].map(|code| code.parse::<JoinCode>().unwrap()) {
+        assert_eq!(remote.join(code.clone()).await, local.join(code).await);
+    }
     let (text, images) = ("two\nlines \u{0} ü".to_owned(), vec![PathBuf::from("/p.png")]);
     assert_eq!(remote.say(Some("s".into()), text.clone(), images.clone()).await, Ok("entry-1".into()));
     assert_eq!(*local.said.lock().unwrap(), [Said { session: Some("s".into()), text, images }]);
