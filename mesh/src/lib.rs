@@ -4,6 +4,15 @@ mod identity;
 mod transport;
 mod wire;
 
-pub use identity::{Admission, Identity, IdentityError, Member, MeshId, NodeId, NodeIdError, Roster};
+pub use identity::{
+    Admission, CODE_ADDRESSES_MAX, CODE_CHARACTERS_MAX, Identity, IdentityError, Incarnation, InviteCode,
+    InviteCodeError, InviteId, InviteKey, InviteSecret, Lineage, Member, MeshId, NodeId, NodeIdError, Roster,
+    fresh_invite, lineage,
+};
 pub use transport::{Stream, StreamError, StreamReceiver, StreamSender};
-pub use wire::{CloseCode, StreamKind};
+pub use wire::{
+    ADDRESSES_MAX, BUILD_BYTES_MAX, CloseCode, CodecError, EXT_BYTES_MAX, EXT_ENTRIES_MAX, Ext, FrameDecoder,
+    FrameError, HELLO_BYTES_MAX, Hello, JOIN_REPLY_BYTES_MAX, JOIN_REQUEST_BYTES_MAX, JoinReply, JoinRequest, Met,
+    NAME_BYTES_MAX, PROTOCOL, PROTOCOL_MIN, REASON_BYTES_MAX, StreamKind, check_name, decode, encode, encode_frame,
+    frame_header, meet,
+};

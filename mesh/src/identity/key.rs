@@ -46,7 +46,12 @@ impl Identity {
     /// The public key as a SubjectPublicKeyInfo in DER.
     #[must_use]
     pub fn public_key_der(&self) -> Vec<u8> {
-        self.key.subject_public_key_info()
+        self.key_pair().subject_public_key_info()
+    }
+
+    /// The key pair, for the handshakes of this crate.
+    pub(crate) const fn key_pair(&self) -> &KeyPair {
+        &self.key
     }
 }
 
