@@ -16,6 +16,7 @@ use tokio::task::JoinHandle;
 
 use crate::{
     answer::Answer,
+    net::Namespace,
     wire::{self, Endpoint, Exchange, WireError},
 };
 
@@ -99,7 +100,22 @@ impl Client {
     /// # Panics
     /// When the server refuses.
     pub async fn handshake(url: &str) -> Self {
-        let mut client = Self { revision: Revision::Handshake, ..Self::stateless(url) };
+        Self::stateless(url).shake_hands().await
+    }
+
+    /// The same endpoint on another machine.
+    #[must_use]
+    pub fn on(mut self, machine: Option<&Arc<Namespace>>) -> Self {
+        self.endpoint.machine = machine.map(Arc::clone);
+        self
+    }
+
+    /// The same client after `initialize` and `notifications/initialized` of 2025-11-25.
+    ///
+    /// # Panics
+    /// When the server refuses.
+    pub async fn shake_hands(self) -> Self {
+        let mut client = Self { revision: Revision::Handshake, ..self };
         client.initialize().await.unwrap_or_else(|error| panic!("initialize: {error}"));
         client
     }

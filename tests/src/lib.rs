@@ -12,6 +12,7 @@ pub mod chatgpt;
 pub mod client;
 pub mod files;
 pub mod ledger;
+pub mod net;
 pub mod node;
 pub mod process;
 pub mod random;

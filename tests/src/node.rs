@@ -12,7 +12,7 @@ use std::{
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
-use crate::{client::Client, client::Revision, process, wait, world::World};
+use crate::{client::Client, process, wait, world::World};
 
 /// A node is ready in well under a second; a debug build on a busy machine needs more.
 const READY: Duration = Duration::from_secs(60);
@@ -181,13 +181,13 @@ impl Node {
 
     /// A client of the 2025-11-25 revision.
     pub async fn client(&self) -> Client {
-        Client::open(self.url(), Revision::Handshake).await
+        self.stateless().shake_hands().await
     }
 
     /// A client of the 2026-07-28 revision.
     #[must_use]
     pub fn stateless(&self) -> Client {
-        Client::stateless(self.url())
+        Client::stateless(self.url()).on(self.world.namespace())
     }
 
     /// A client inside the ChatGPT conversation `chat`.

@@ -1,7 +1,7 @@
 //! One HTTP exchange with an MCP endpoint, as raw as a test needs it: own headers, one connection per request, the answer
 //! read message by message, and a connection that is cut by dropping it. Knows JSON and server-sent events, not MCP.
 
-use std::time::Duration;
+use std::{io, sync::Arc, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Method, Request};
@@ -10,6 +10,8 @@ use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::TcpStream;
+
+use crate::net::Namespace;
 
 /// No answer of the product is larger; a test that meets more fails instead of filling the memory.
 const BODY_MAX: usize = 96 * 1024 * 1024;
@@ -24,6 +26,8 @@ pub struct Endpoint {
     pub authority: String,
     /// `/mcp`.
     pub path: String,
+    /// The network namespace of its machine, if that is not the tests' own.
+    pub machine: Option<Arc<Namespace>>,
 }
 
 impl Endpoint {
@@ -35,7 +39,7 @@ impl Endpoint {
     pub fn parse(url: &str) -> Self {
         let rest = url.strip_prefix("http://").unwrap_or_else(|| panic!("{url} does not start with http://"));
         let (authority, path) = rest.split_once('/').unwrap_or_else(|| panic!("{url} has no path"));
-        Self { authority: authority.to_owned(), path: format!("/{path}") }
+        Self { authority: authority.to_owned(), path: format!("/{path}"), machine: None }
     }
 
     /// The same as text.
@@ -98,7 +102,7 @@ pub async fn send(
     headers: &[(String, String)],
     body: Bytes,
 ) -> Result<Exchange, WireError> {
-    let socket = match tokio::time::timeout(CONNECT, TcpStream::connect(&endpoint.authority)).await {
+    let socket = match tokio::time::timeout(CONNECT, connect(endpoint)).await {
         Ok(socket) => socket.map_err(WireError::Connect)?,
         Err(_) => return Err(WireError::Connect(std::io::ErrorKind::TimedOut.into())),
     };
@@ -126,6 +130,15 @@ pub async fn send(
         ended: false,
         _connection: connection,
     })
+}
+
+async fn connect(endpoint: &Endpoint) -> io::Result<TcpStream> {
+    let Some(machine) = &endpoint.machine else { return TcpStream::connect(&endpoint.authority).await };
+    let (machine, authority) = (Arc::clone(machine), endpoint.authority.clone());
+    let task = move || machine.inside(|| std::net::TcpStream::connect(&authority));
+    let socket = tokio::task::spawn_blocking(task).await.map_err(io::Error::other)??;
+    socket.set_nonblocking(true)?;
+    TcpStream::from_std(socket)
 }
 
 impl Exchange {

@@ -7,13 +7,16 @@ use std::{
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
-    sync::OnceLock,
+    sync::{Arc, OnceLock},
 };
 
 use tempfile::TempDir;
 use uuid::Uuid;
 
-use crate::process::{self, MARK};
+use crate::{
+    net::Namespace,
+    process::{self, MARK},
+};
 
 /// `nobody` of every Linux distribution: a user who owns nothing.
 const ORDINARY: u32 = 65534;
@@ -24,6 +27,7 @@ pub struct World {
     root: Option<TempDir>,
     mark: String,
     ordinary: bool,
+    namespace: Option<Arc<Namespace>>,
 }
 
 impl World {
@@ -45,9 +49,20 @@ impl World {
         Self::with_user(false)
     }
 
+    /// A world on a machine of its own: everything runs in that network namespace, as an ordinary user.
+    ///
+    /// # Panics
+    /// When the temporary folder cannot be written.
+    #[must_use]
+    pub fn on(machine: &Arc<Namespace>) -> Self {
+        let mut world = Self::new();
+        world.namespace = Some(Arc::clone(machine));
+        world
+    }
+
     fn with_user(ordinary: bool) -> Self {
         let root = tempfile::Builder::new().prefix("checks-").tempdir().expect("the temporary folder is writable");
-        let world = Self { root: Some(root), mark: Uuid::new_v4().simple().to_string(), ordinary };
+        let world = Self { root: Some(root), mark: Uuid::new_v4().simple().to_string(), ordinary, namespace: None };
         world.own(world.root());
         for name in ["home", "state"] {
             world.folder(name);
@@ -84,6 +99,12 @@ impl World {
         &self.mark
     }
 
+    /// The network namespace of its machine, if that is not the tests' own.
+    #[must_use]
+    pub const fn namespace(&self) -> Option<&Arc<Namespace>> {
+        self.namespace.as_ref()
+    }
+
     /// A folder of that name under the root, made when it is not there, owned by the world's user.
     ///
     /// # Panics
@@ -118,13 +139,17 @@ impl World {
     /// A command that runs as the world's user, with its home, its state folder and its mark.
     #[must_use]
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let inside = |program: &OsStr| match &self.namespace {
+            None => Command::new(program),
+            Some(namespace) => namespace.command(program),
+        };
         let mut command = if self.ordinary {
-            let mut command = Command::new("setpriv");
+            let mut command = inside(OsStr::new("setpriv"));
             command.args([&format!("--reuid={ORDINARY}"), &format!("--regid={ORDINARY}"), "--clear-groups", "--"]);
             command.arg(program);
             command
         } else {
-            Command::new(program)
+            inside(program.as_ref())
         };
         command
             .env("HOME", self.home())
