@@ -1,9 +1,13 @@
 //! The peer mesh of Chappie as a library. It knows nothing of MCP, sessions or tools.
 
+mod api;
 mod identity;
 mod transport;
 mod wire;
 
+pub use api::{
+    Duplicate, Handler, JoinError, MeshConfig, MeshError, OpenError, PeerState, PeerStatus, Remembered, Welcome,
+};
 pub use identity::{
     Admission, CODE_ADDRESSES_MAX, CODE_CHARACTERS_MAX, Identity, IdentityError, Incarnation, InviteCode,
     InviteCodeError, InviteId, InviteKey, InviteSecret, Lineage, Member, MeshId, NodeId, NodeIdError, Roster,

@@ -8,12 +8,13 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use quinn::{ConnectionError, ReadError, RecvStream, SendStream, WriteError};
+use bytes::{Bytes, BytesMut};
+use quinn::{ReadError, RecvStream, SendStream, WriteError};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
-use super::frames::{FrameDecoder, FrameError, decode, encode, frame_header};
-use crate::wire::CloseCode;
+use super::Ended;
+use crate::wire::{CloseCode, FrameDecoder, FrameError, decode, encode, frame_header};
 
 /// Taken from the connection at a time: some packets' worth, so that a long message is not copied in crumbs.
 const READ_BYTES: usize = 64 * 1024;
@@ -58,7 +59,7 @@ pub(crate) trait Line: Send + Sync {
     /// What the other side is called.
     fn label(&self) -> &str;
     /// Why the connection is no more, naming the device.
-    fn lost(&self, error: &ConnectionError) -> String;
+    fn lost(&self, how: &Ended) -> String;
 }
 
 struct Labelled(String);
@@ -68,8 +69,8 @@ impl Line for Labelled {
         &self.0
     }
 
-    fn lost(&self, error: &ConnectionError) -> String {
-        format!("{}: {error}", self.0)
+    fn lost(&self, how: &Ended) -> String {
+        format!("{} {how}", self.0)
     }
 }
 
@@ -225,16 +226,19 @@ impl StreamReceiver {
     /// # Errors
     /// When the stream is of no more use.
     pub async fn message<T: DeserializeOwned>(&mut self, limit: usize) -> Result<Option<T>, StreamError> {
+        let Some(body) = self.frame(limit).await? else { return Ok(None) };
+        let label = self.line.label();
+        decode(&body).map(Some).map_err(|error| StreamError::Malformed(format!("{label}: {error}")))
+    }
+
+    /// The bytes of the next message, as [`StreamReceiver::message`].
+    pub(crate) async fn frame(&mut self, limit: usize) -> Result<Option<Bytes>, StreamError> {
         loop {
-            let label = self.line.label();
             match self.frames.next(limit) {
-                Ok(Some(body)) => {
-                    let malformed = |error| StreamError::Malformed(format!("{label} sent {error}"));
-                    return decode(&body).map(Some).map_err(malformed);
-                }
+                Ok(Some(body)) => return Ok(Some(body)),
                 Ok(None) => {}
                 Err(FrameError::TooLong { limit, found }) => return Err(StreamError::TooLong { limit, found }),
-                Err(error) => return Err(StreamError::Malformed(format!("{label}: {error}"))),
+                Err(error) => return Err(StreamError::Malformed(format!("{}: {error}", self.line.label()))),
             }
             if !self.read().await? {
                 let cut_off = |error| StreamError::Malformed(format!("{}: {error}", self.line.label()));
@@ -255,7 +259,7 @@ impl StreamReceiver {
                 Err(error) => Err(read_error(&*self.line, &error)),
             },
             RecvHalf::Other(half) => {
-                let mut bytes = bytes::BytesMut::with_capacity(KEPT_BYTES);
+                let mut bytes = BytesMut::with_capacity(KEPT_BYTES);
                 let read = half.read_buf(&mut bytes).await.map_err(|error| io_error(&*self.line, &error))?;
                 self.frames.feed(&bytes);
                 Ok(read > 0)
@@ -266,7 +270,7 @@ impl StreamReceiver {
 
 fn read_error(line: &dyn Line, error: &ReadError) -> StreamError {
     StreamError::Lost(match error {
-        ReadError::ConnectionLost(error) => line.lost(error),
+        ReadError::ConnectionLost(error) => line.lost(&Ended::from(error)),
         ReadError::Reset(_) => format!("{} broke the stream off", line.label()),
         other => format!("{}: {other}", line.label()),
     })
@@ -274,7 +278,7 @@ fn read_error(line: &dyn Line, error: &ReadError) -> StreamError {
 
 fn write_error(line: &dyn Line, error: &WriteError) -> StreamError {
     match error {
-        WriteError::ConnectionLost(error) => StreamError::Lost(line.lost(error)),
+        WriteError::ConnectionLost(error) => StreamError::Lost(line.lost(&Ended::from(error))),
         WriteError::Stopped(_) | WriteError::ClosedStream => StreamError::Stopped,
         WriteError::ZeroRttRejected => StreamError::Lost(format!("{}: {error}", line.label())),
     }
@@ -379,7 +383,7 @@ mod tests {
         let (mut here, mut there) = pair(1024);
         here.send.message(&300_u32).await.unwrap();
         let error = there.recv.message::<String>(100).await.unwrap_err();
-        assert!(matches!(&error, StreamError::Malformed(text) if text.starts_with("here sent")), "{error}");
+        assert!(matches!(&error, StreamError::Malformed(text) if text.starts_with("here: ")), "{error}");
         let (raw, other) = duplex(64);
         let (read, write) = split(other);
         let mut cut = Stream::over(read, write, "laptop");
