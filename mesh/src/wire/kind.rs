@@ -15,6 +15,8 @@ pub enum StreamKind {
     Run = 4,
     /// One page of history, which may be waited for.
     History = 5,
+    /// What a member asks of the broker's device for itself or for a person: who may join, who is there, what is recorded.
+    Desk = 6,
 }
 
 impl StreamKind {
@@ -27,6 +29,7 @@ impl StreamKind {
             3 => Self::Door,
             4 => Self::Run,
             5 => Self::History,
+            6 => Self::Desk,
             _ => return None,
         })
     }
@@ -52,7 +55,7 @@ mod tests {
     #[test]
     fn a_kind_survives_the_wire_and_unknown_bytes_are_none() {
         let known: Vec<u8> = (0..=u8::MAX).filter(|byte| StreamKind::from_byte(*byte).is_some()).collect();
-        assert_eq!(known, [1, 2, 3, 4, 5]);
+        assert_eq!(known, [1, 2, 3, 4, 5, 6]);
         assert!(known.iter().all(|byte| StreamKind::from_byte(*byte).map(StreamKind::byte) == Some(*byte)));
     }
 }
