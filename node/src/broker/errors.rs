@@ -99,6 +99,9 @@ pub enum ProposeError {
     /// The node is stopping.
     #[error("the node is stopping; repeat the request when it runs again")]
     Stopped,
+    /// The broker is on another device, and the word did not arrive there or its answer did not come back: repeat it.
+    #[error("the broker could not be asked ({0}); repeat the same request with the same ids")]
+    Unreachable(String),
 }
 
 /// Why a person's word on a receipt was not taken.

@@ -60,7 +60,9 @@ impl Announced {
                 return Applied::Stale;
             }
         }
-        Applied::Taken(self.take(node, Heard { feed, boot, seq, sessions: keyed(sessions), late: late.into_iter().collect() }))
+        Applied::Taken(
+            self.take(node, Heard { feed, boot, seq, sessions: keyed(sessions), late: late.into_iter().collect() }),
+        )
     }
 
     /// Takes this node's own list, which is never stale.

@@ -1,6 +1,17 @@
 //! What the broker asks of the nodes where sessions live, the same whether a node is this one or another device: run,
 //! page, inspect, cancel. It knows sessions and the mesh, and nothing of MCP.
 
+pub mod announced;
+pub mod directory;
+pub mod feed;
+pub mod line;
+pub mod office;
+pub mod protocol;
+pub mod remote;
+pub mod roll;
+pub mod seat;
+pub mod serve;
+
 use std::{sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};

@@ -199,6 +199,14 @@ pub enum Unrecorded {
     Stopped,
 }
 
+impl Boarding {
+    /// The answer it claims for.
+    #[must_use]
+    pub const fn by(&self) -> &CallId {
+        &self.by
+    }
+}
+
 impl From<fleet::Board> for Boarding {
     fn from(board: fleet::Board) -> Self {
         let fleet::Board { by, conversation, session, room } = board;

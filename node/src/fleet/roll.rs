@@ -1,0 +1,109 @@
+//! [`Roll`]: takes what devices announce, and tells the broker which sessions are online.
+
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicU64, Ordering},
+};
+
+use chappie_mesh::NodeId;
+use tokio::sync::watch;
+
+use super::{
+    announced::{Announced, Applied, Clash, Feed},
+    protocol::feed::Announcement,
+};
+use crate::{
+    broker::{self, Broker},
+    ids::SessionId,
+    sessions::SessionInfo,
+};
+
+/// Where the last announcement of each member is kept, so that a member can be forgotten that is offline.
+pub trait Keep: Send + Sync + 'static {
+    /// These are the sessions of `node` now. Called when they changed; does not block.
+    fn keep(&self, node: NodeId, sessions: Vec<SessionId>);
+    /// The sessions that were kept for `node`.
+    fn kept(&self, node: &NodeId) -> Vec<SessionId>;
+}
+
+/// Who announced what. Made before the sessions are opened, because they announce here.
+pub struct Roll {
+    pub(super) own: NodeId,
+    broker: Broker,
+    pub(super) keep: Arc<dyn Keep>,
+    announced: Mutex<Announced>,
+    feeds: AtomicU64,
+    pub(super) version: watch::Sender<u64>,
+}
+
+impl Roll {
+    /// An empty roll of the device `own`; `broker` is told which sessions are online.
+    #[must_use]
+    pub fn new(own: NodeId, broker: Broker, keep: Arc<dyn Keep>) -> Arc<Self> {
+        let (announced, version) = (Mutex::default(), watch::Sender::new(0));
+        Arc::new(Self { own, broker, keep, announced, feeds: AtomicU64::new(1), version })
+    }
+
+    pub(super) fn announced(&self) -> MutexGuard<'_, Announced> {
+        self.announced.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The number of a stream that begins now.
+    pub(super) fn feed(&self) -> Feed {
+        self.feeds.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// This device's sessions changed.
+    pub fn own(&self, sessions: Vec<SessionInfo>) {
+        let mut announced = self.announced();
+        let clashes = announced.own(self.own, sessions);
+        self.changed(&announced);
+        drop(announced);
+        self.warn(&clashes);
+    }
+
+    /// A member announced.
+    pub(super) fn apply(&self, node: NodeId, feed: Feed, announcement: Announcement) {
+        let sessions: Vec<SessionId> = announcement.sessions.iter().map(|info| info.id.clone()).collect();
+        let mut announced = self.announced();
+        let Applied::Taken(clashes) = announced.apply(node, feed, announcement) else { return };
+        self.changed(&announced);
+        drop(announced);
+        self.warn(&clashes);
+        self.keep.keep(node, sessions);
+    }
+
+    /// A member's stream ended: its sessions are offline at once, unless it has a later stream.
+    pub(super) fn gone(&self, node: &NodeId, feed: Feed) {
+        let mut announced = self.announced();
+        if announced.gone(node, Some(feed)) {
+            self.changed(&announced);
+        }
+    }
+
+    /// Tells the broker. Under the lock, so that it hears the lists in their order.
+    fn changed(&self, announced: &Announced) {
+        let online = announced.list().into_iter().map(|(_, info)| broker::Announced {
+            session: info.id.clone(),
+            created: info.created,
+            cwd: info.cwd.clone().into(),
+        });
+        self.broker.announce(online.collect());
+        self.version.send_modify(|version| *version += 1);
+    }
+
+    fn warn(&self, clashes: &[Clash]) {
+        for Clash { session, holder, other } in clashes {
+            tracing::warn!(
+                %session, %holder, %other,
+                "two devices announce one session, as after copying CHAPPIE_HOME; the first one keeps it"
+            );
+        }
+    }
+
+    /// Who holds a session.
+    #[must_use]
+    pub fn holder(&self, session: &SessionId) -> Option<NodeId> {
+        self.announced().holder(session).map(|(node, _)| node)
+    }
+}

@@ -1,0 +1,109 @@
+//! One question of another device.
+
+use std::time::Duration;
+
+use chappie_mesh::{NodeId, Stream, StreamError, StreamKind};
+use tokio::time::timeout;
+
+use super::{
+    super::{
+        Cancel, Known, office,
+        protocol::{
+            Blob, CONTROL_MAX,
+            ask::{Ask, Reply, SessionAsk},
+        },
+    },
+    Incoming,
+    run::FIRST_MAX,
+};
+use crate::ids::CallId;
+
+/// How long the asker may take to say that it has what rides along.
+const THANKS_MAX: Duration = Duration::from_secs(10);
+
+impl Incoming {
+    pub(super) async fn ask(&self, peer: NodeId, mut stream: Stream) {
+        let ask = match timeout(FIRST_MAX, stream.recv.message::<Ask>(CONTROL_MAX)).await {
+            Ok(Ok(Some(ask))) => ask,
+            Ok(Err(error)) => {
+                self.complain(&peer, StreamKind::Ask, &error);
+                if matches!(error, StreamError::Malformed(_) | StreamError::TooLong { .. }) {
+                    let word = format!("device {} does not know this question: {error}", self.own());
+                    drop(stream.send.message(&Reply::Unsupported(word)).await);
+                }
+                return;
+            }
+            Ok(Ok(None)) | Err(_) => return,
+        };
+        let claimed = match &ask {
+            Ask::Session(SessionAsk::Board(boarding)) => Some(boarding.by().clone()),
+            _ => None,
+        };
+        let reply = self.answer(&peer, ask).await;
+        let sent = stream.send.message(&reply).await.is_ok();
+        if let Some(by) = claimed {
+            self.thanked(sent, by, stream).await;
+        }
+    }
+
+    async fn answer(&self, peer: &NodeId, ask: Ask) -> Reply {
+        match ask {
+            Ask::Session(ask) => match self.not_the_broker(peer) {
+                Some(refusal) => Reply::Refused(refusal),
+                None => self.session(ask).await,
+            },
+            Ask::Office(ask) => match self.no_broker_here() {
+                Some(refusal) => Reply::Refused(refusal),
+                None => office::answer(&self.broker, ask).await,
+            },
+            Ask::Door(ask) => match self.no_broker_here() {
+                Some(refusal) => Reply::Refused(refusal),
+                None => self.desk.ask(*peer, ask).await,
+            },
+        }
+    }
+
+    async fn session(&self, ask: SessionAsk) -> Reply {
+        match ask {
+            SessionAsk::Inspect(session) => match self.node.inspect(session).await {
+                Ok(inspection) => {
+                    Blob::json(&inspection).map_or_else(|error| Reply::Failed(error.to_string()), Reply::Inspected)
+                }
+                Err(reason) => Reply::Failed(reason),
+            },
+            SessionAsk::Known(call_id) => match self.node.known(call_id).await {
+                Ok(Known::Never(reason)) => Reply::Never(reason),
+                Ok(Known::Held) => Reply::Held,
+                Err(reason) => Reply::Failed(reason),
+            },
+            SessionAsk::Board(boarding) => Reply::Parcel(self.node.board(boarding.into()).await.into()),
+            SessionAsk::Settle { by, written } => {
+                match self.held.take(&by) {
+                    Some(run) => run.settle(written),
+                    None => self.node.settle(by, written),
+                }
+                Reply::Done
+            }
+            SessionAsk::Notice { session, event, message } => {
+                self.node.notice(session, event, message);
+                Reply::Done
+            }
+            SessionAsk::Cancel { call_id, conversation, reason } => {
+                Reply::Flag(self.node.cancel(Cancel { call_id, conversation, reason }).await)
+            }
+            SessionAsk::Ended(receipt) => Reply::Ended(self.node.ended(receipt).await),
+            SessionAsk::Image { session, sha256 } => match self.node.image(session, sha256).await {
+                Ok(picture) => Reply::Image(picture.map(Into::into)),
+                Err(reason) => Reply::Failed(reason),
+            },
+        }
+    }
+
+    /// What was claimed for an answer is free again, unless the asker has it.
+    async fn thanked(&self, sent: bool, by: CallId, mut stream: Stream) {
+        let thanks = timeout(THANKS_MAX, stream.recv.message::<bool>(CONTROL_MAX));
+        if !sent || !matches!(thanks.await, Ok(Ok(Some(true)))) {
+            self.node.settle(by, false);
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Operations whose outcome went out on a stream that was lost before its word: was the answer written? They are kept for
+//! a moment, so that the word can come on another stream (failure rule F7).
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::runtime::Handle;
+
+use crate::{fleet::Run, ids::CallId};
+
+/// How long the word is waited for: a reconnection takes a few seconds. After that nobody knows, and what was carried is
+/// offered again.
+const HELD_MAX: Duration = Duration::from_secs(20);
+/// The most at a time, a device's operations in flight; beyond them nobody knows at once.
+const RUNS_MAX: usize = 256;
+
+struct Kept {
+    number: u64,
+    run: Box<dyn Run>,
+}
+
+#[derive(Default)]
+struct Runs {
+    next: u64,
+    kept: BTreeMap<CallId, Kept>,
+}
+
+/// Keeps them.
+pub(super) struct Held {
+    runs: Arc<Mutex<Runs>>,
+    runtime: Handle,
+}
+
+fn lock(runs: &Mutex<Runs>) -> MutexGuard<'_, Runs> {
+    runs.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Held {
+    pub(super) fn new(runtime: Handle) -> Self {
+        Self { runs: Arc::default(), runtime }
+    }
+
+    /// Keeps a run for a while.
+    pub(super) fn keep(&self, call_id: CallId, run: Box<dyn Run>) {
+        let mut runs = lock(&self.runs);
+        if runs.kept.len() >= RUNS_MAX {
+            return;
+        }
+        runs.next += 1;
+        let number = runs.next;
+        runs.kept.insert(call_id.clone(), Kept { number, run });
+        drop(runs);
+        let runs = Arc::clone(&self.runs);
+        self.runtime.spawn(async move {
+            tokio::time::sleep(HELD_MAX).await;
+            let mut runs = lock(&runs);
+            // Another one of the same name may stand there by now.
+            if runs.kept.get(&call_id).is_some_and(|kept| kept.number == number) {
+                runs.kept.remove(&call_id);
+            }
+        });
+    }
+
+    /// Gives a run back that is kept.
+    pub(super) fn take(&self, call_id: &CallId) -> Option<Box<dyn Run>> {
+        lock(&self.runs).kept.remove(call_id).map(|kept| kept.run)
+    }
+}

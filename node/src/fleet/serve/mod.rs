@@ -1,0 +1,126 @@
+//! [`Incoming`]: streams that other devices open here. It checks that the peer may, keeps each peer to its quota, and hands
+//! the stream to its kind's file.
+
+mod ask;
+mod held;
+mod history;
+mod quota;
+mod run;
+
+use std::sync::Arc;
+
+use chappie_mesh::{NodeId, Stream, StreamError, StreamKind};
+
+use super::{
+    SessionNode,
+    feed::Receiver,
+    line::Line,
+    protocol::ask::{DoorAsk, Reply},
+    seat::{Holder, Seat},
+};
+use crate::{broker::Broker, host::BoxFuture};
+use held::Held;
+use quota::Quotas;
+
+/// What serves doors of other devices, at the broker.
+pub trait Desk: Send + Sync + 'static {
+    /// Serves one call, to the end of its stream.
+    fn call(&self, peer: NodeId, stream: Stream) -> BoxFuture<'static, ()>;
+    /// Answers what a door asks beside its calls.
+    fn ask(&self, peer: NodeId, ask: DoorAsk) -> BoxFuture<'static, Reply>;
+}
+
+/// Serves streams. One for the whole device.
+pub struct Incoming {
+    node: Arc<dyn SessionNode>,
+    broker: Broker,
+    desk: Arc<dyn Desk>,
+    feeds: Receiver,
+    seat: Seat,
+    line: Line,
+    quotas: Quotas,
+    held: Held,
+}
+
+impl Incoming {
+    /// Serves `node`'s sessions to the broker, and, while this device is the broker, `broker`, `desk` and `feeds` to
+    /// members.
+    #[must_use]
+    pub fn new(
+        node: Arc<dyn SessionNode>,
+        broker: Broker,
+        desk: Arc<dyn Desk>,
+        feeds: Receiver,
+        seat: Seat,
+        line: Line,
+    ) -> Arc<Self> {
+        let held = Held::new(line.runtime().clone());
+        Arc::new(Self { node, broker, desk, feeds, seat, line, quotas: Quotas::default(), held })
+    }
+
+    /// Takes a stream that `peer`, a member, opened. Does not block; may be called from any thread.
+    pub fn stream(self: &Arc<Self>, peer: NodeId, kind: StreamKind, stream: Stream) {
+        let Some(place) = self.quotas.take(peer, kind) else {
+            tracing::warn!(
+                device = self.line.label(&peer),
+                ?kind,
+                "more streams of this kind than one device may have"
+            );
+            return;
+        };
+        let (incoming, stopping) = (Arc::clone(self), self.line.stopping().clone());
+        self.line.runtime().spawn(async move {
+            let _place = place;
+            stopping.run_until_cancelled(incoming.serve(peer, kind, stream)).await;
+        });
+    }
+
+    async fn serve(&self, peer: NodeId, kind: StreamKind, stream: Stream) {
+        match kind {
+            StreamKind::Run => self.run(peer, stream).await,
+            StreamKind::History => self.history(peer, stream).await,
+            StreamKind::Ask => self.ask(peer, stream).await,
+            StreamKind::Feed => match self.seat.holder() {
+                Holder::Here => self.feeds.serve(peer, stream).await,
+                Holder::There(_) => {
+                    tracing::debug!(device = self.line.label(&peer), "announces to a device that is no broker")
+                }
+            },
+            // Refused in its own words, by whoever knows them.
+            StreamKind::Door => self.desk.call(peer, stream).await,
+        }
+    }
+
+    /// Why `peer` may not act as broker here, when it may not.
+    fn not_the_broker(&self, peer: &NodeId) -> Option<String> {
+        let roster = self.line.roster();
+        (roster.broker != *peer).then(|| {
+            format!(
+                "device {} does not take work from {}: its broker is {}",
+                self.own(),
+                roster.label(peer),
+                roster.label(&roster.broker)
+            )
+        })
+    }
+
+    /// Why this device does not answer as broker, when it does not.
+    fn no_broker_here(&self) -> Option<String> {
+        let Holder::There(broker) = self.seat.holder() else { return None };
+        Some(format!("device {} is not the broker; it is {}", self.own(), self.line.label(&broker)))
+    }
+
+    fn own(&self) -> String {
+        self.line.label(&self.seat.own())
+    }
+
+    /// One line about a message that is none. The stream ends with it; the connection stays.
+    fn complain(&self, peer: &NodeId, kind: StreamKind, error: &StreamError) {
+        match error {
+            StreamError::Lost(_) | StreamError::Stopped => {}
+            StreamError::TooLong { .. } | StreamError::Malformed(_) => {
+                tracing::warn!(device = self.line.label(peer), ?kind, %error, "a stream with a bad message was ended");
+            }
+        }
+    }
+}

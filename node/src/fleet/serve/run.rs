@@ -1,0 +1,101 @@
+//! One operation for the broker: handed to the local node, followed, and settled.
+
+use std::{sync::Arc, time::Duration};
+
+use chappie_mesh::{NodeId, Stream, StreamKind};
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use super::{
+    super::{
+        Ran,
+        protocol::{
+            CALL_MAX, CONTROL_MAX,
+            run::{Dispatched, News, Order},
+        },
+    },
+    Incoming,
+};
+
+/// How long the first message may take: 64 MiB at 512 KiB/s.
+pub(super) const FIRST_MAX: Duration = Duration::from_secs(128);
+/// How often the host is looked at until it has the operation: the broker needs to know it once, when it stops waiting.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+impl Incoming {
+    pub(super) async fn run(&self, peer: NodeId, mut stream: Stream) {
+        let first = timeout(FIRST_MAX, stream.recv.message::<Order>(CALL_MAX)).await;
+        let dispatched = match first {
+            Ok(Ok(Some(Order::Dispatch(dispatched)))) => *dispatched,
+            Ok(Err(error)) => return self.complain(&peer, StreamKind::Run, &error),
+            Ok(Ok(Some(Order::Cancel(_) | Order::Written(_)) | None)) | Err(_) => return,
+        };
+        if let Some(refusal) = self.not_the_broker(&peer) {
+            tracing::warn!(refusal, "an operation was refused");
+            drop(stream.send.message(&News::NeverRan(refusal)).await);
+            return;
+        }
+        self.follow(&peer, stream, dispatched).await;
+    }
+
+    async fn follow(&self, peer: &NodeId, mut stream: Stream, dispatched: Dispatched) {
+        let call_id = dispatched.call_id().clone();
+        let dispatch = match dispatched.open() {
+            Ok(dispatch) => dispatch,
+            Err(error) => {
+                drop(stream.send.message(&News::NeverRan(format!("nothing was done: {error}"))).await);
+                return;
+            }
+        };
+        // An earlier sending of it ends here; what it carried is taken up by this one.
+        drop(self.held.take(&call_id));
+        let mut run = Arc::clone(&self.node).run(dispatch);
+        if stream.send.message(&News::Accepted).await.is_err() {
+            return;
+        }
+        let mut looks = interval(LOOK_EVERY);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut running, mut ended) = (false, false);
+        loop {
+            let news = tokio::select! {
+                biased;
+                order = stream.recv.message::<Order>(CONTROL_MAX) => match order {
+                    Ok(Some(Order::Cancel(reason))) => {
+                        run.cancel(reason).await;
+                        News::CancelTaken
+                    }
+                    Ok(Some(Order::Written(written))) => {
+                        if ended {
+                            run.settle(written);
+                        }
+                        drop(stream.send.message(&News::Settled).await);
+                        return;
+                    }
+                    Ok(Some(Order::Dispatch(_))) => continue,
+                    // In order: nobody waits any more. The run is dropped, which says so.
+                    Ok(None) => return,
+                    Err(error) => {
+                        self.complain(peer, StreamKind::Run, &error);
+                        if ended {
+                            self.held.keep(call_id, run);
+                        }
+                        return;
+                    }
+                },
+                ran = run.done(), if !ended => {
+                    ended = true;
+                    if matches!(&ran, Ran::Finished(_)) { running = true; }
+                    News::from(ran)
+                }
+                _ = looks.tick(), if !running && !ended => {
+                    running = run.is_running();
+                    if !running { continue }
+                    News::Running
+                }
+            };
+            if stream.send.message(&news).await.is_err() && ended {
+                self.held.keep(call_id, run);
+                return;
+            }
+        }
+    }
+}
