@@ -58,7 +58,7 @@ impl Incoming {
             },
             Ask::Door(ask) => match self.no_broker_here() {
                 Some(refusal) => Reply::Refused(refusal),
-                None => self.desk.ask(*peer, ask).await,
+                None => self.doorway.ask(*peer, ask).await,
             },
         }
     }

@@ -23,7 +23,7 @@ use held::Held;
 use quota::Quotas;
 
 /// What serves doors of other devices, at the broker.
-pub trait Desk: Send + Sync + 'static {
+pub trait Doorway: Send + Sync + 'static {
     /// Serves one call, to the end of its stream.
     fn call(&self, peer: NodeId, stream: Stream) -> BoxFuture<'static, ()>;
     /// Answers what a door asks beside its calls.
@@ -34,7 +34,7 @@ pub trait Desk: Send + Sync + 'static {
 pub struct Incoming {
     node: Arc<dyn SessionNode>,
     broker: Broker,
-    desk: Arc<dyn Desk>,
+    doorway: Arc<dyn Doorway>,
     feeds: Receiver,
     seat: Seat,
     line: Line,
@@ -43,19 +43,19 @@ pub struct Incoming {
 }
 
 impl Incoming {
-    /// Serves `node`'s sessions to the broker, and, while this device is the broker, `broker`, `desk` and `feeds` to
+    /// Serves `node`'s sessions to the broker, and, while this device is the broker, `broker`, `doorway` and `feeds` to
     /// members.
     #[must_use]
     pub fn new(
         node: Arc<dyn SessionNode>,
         broker: Broker,
-        desk: Arc<dyn Desk>,
+        doorway: Arc<dyn Doorway>,
         feeds: Receiver,
         seat: Seat,
         line: Line,
     ) -> Arc<Self> {
         let held = Held::new(line.runtime().clone());
-        Arc::new(Self { node, broker, desk, feeds, seat, line, quotas: Quotas::default(), held })
+        Arc::new(Self { node, broker, doorway, feeds, seat, line, quotas: Quotas::default(), held })
     }
 
     /// Takes a stream that `peer`, a member, opened. Does not block; may be called from any thread.
@@ -86,8 +86,10 @@ impl Incoming {
                     tracing::debug!(device = self.line.label(&peer), "announces to a device that is no broker")
                 }
             },
+            // Whoever takes the mesh's streams keeps this kind for itself.
+            StreamKind::Desk => {}
             // Refused in its own words, by whoever knows them.
-            StreamKind::Door => self.desk.call(peer, stream).await,
+            StreamKind::Door => self.doorway.call(peer, stream).await,
         }
     }
 

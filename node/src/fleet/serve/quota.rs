@@ -13,6 +13,8 @@ const fn most(kind: StreamKind) -> usize {
     match kind {
         // The broker asks, or a member reports: short, and repeated when refused.
         StreamKind::Ask => 256,
+        // Not served here.
+        StreamKind::Desk => 0,
         // One, and its successor after a change of address.
         StreamKind::Feed => 4,
         // Calls of a door, held history waits among them.
