@@ -203,6 +203,7 @@ impl Commands for Node {
                 sessions: self.session_rows(),
                 version: env!("CARGO_PKG_VERSION").into(),
                 trouble: None,
+                quic: None,
             })
         })
     }

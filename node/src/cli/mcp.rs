@@ -15,10 +15,10 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::{Context, Failure, node, settings::Settings, up::Signals};
+use super::{Context, Failure, join, node, settings::Settings, up::Signals};
 use crate::{
     app::{App, Doors, StartError},
-    config::{Layer, SessionSpec, home},
+    config::{JoinCode, Layer, SessionSpec, home},
     control::{CommandError, Commands, SessionNew, SessionRow, client::Remote, socket::SocketError},
     host::HostKind,
     telemetry,
@@ -63,7 +63,7 @@ pub(super) async fn run(context: &Context, args: Args) -> Result<(), Failure> {
             return through(context, &remote, flags, parent).await;
         }
         match here(context, flags.clone()).await? {
-            Some((app, session)) => return serve(app, session, parent).await,
+            Some(started) => return serve(started, parent).await,
             // Another process was faster and will answer in a moment.
             None if Instant::now() < deadline => sleep(START_POLL).await,
             None => return Err(Failure::Failed("a node is starting and does not come up; try again".to_owned())),
@@ -81,13 +81,23 @@ async fn through(context: &Context, remote: &Remote, flags: Layer, parent: Optio
     carry(remote.open_mcp(session).await?, parent).await
 }
 
+/// A node in this process.
+struct Started {
+    app: App,
+    /// Where a client without a chat works.
+    session: Option<String>,
+    /// The invite that the settings name.
+    code: Option<JoinCode>,
+}
+
 /// A node in this process, with the control socket, so that other commands and doors find it; `None` when another
 /// process became the node meanwhile.
-async fn here(context: &Context, flags: Layer) -> Result<Option<(App, Option<String>)>, Failure> {
+async fn here(context: &Context, flags: Layer) -> Result<Option<Started>, Failure> {
     let asked = flags.clone().anchored(&context.environment.cwd, context.environment.user_home()).session;
     let config = context.config(flags)?;
     telemetry::start(config.log.as_deref().unwrap_or(node::LOG_DEFAULT))?;
     home::prepare(&config.home)?;
+    let code = config.join.clone();
     let app = match App::start(config, Doors::Control).await {
         Ok(app) => app,
         Err(StartError::Socket(SocketError::Running { .. })) => return Ok(None),
@@ -98,7 +108,7 @@ async fn here(context: &Context, flags: Layer) -> Result<Option<(App, Option<Str
         Some(specs) => open_all(commands.as_ref(), specs).await?,
         None => started_in(context, commands.as_ref()).await,
     };
-    Ok(Some((app, session)))
+    Ok(Some(Started { app, session, code }))
 }
 
 /// Opens what the command line names; its first session is where a client without a chat works.
@@ -133,15 +143,24 @@ async fn open(commands: &dyn Commands, spec: SessionSpec) -> Result<SessionRow, 
 }
 
 /// Carries until one side ends or a signal comes, then stops the node in order.
-async fn serve(app: App, session: Option<String>, parent: Option<Pid>) -> Result<(), Failure> {
+async fn serve(Started { app, session, code }: Started, parent: Option<Pid>) -> Result<(), Failure> {
     let mut signals = Signals::new()?;
     let (ours, node) =
         UnixStream::pair().map_err(|cause| Failure::Failed(format!("cannot open a pair of sockets: {cause}")))?;
     let serving = tokio::spawn(app.commands().serve_mcp(node, session));
+    let commands = app.commands();
+    // Beside the service: a client waits for its first answer and not for another device.
+    let joining = async {
+        if let Err(error) = join::at_start(commands.as_ref(), code).await {
+            tracing::error!(%error, "this device stays without the others");
+        }
+        std::future::pending().await
+    };
     let ended = tokio::select! {
         ended = carry(ours, parent) => ended,
         () = app.stopped() => Ok(()),
         () = signals.next() => Ok(()),
+        () = joining => Ok(()),
     };
     tokio::select! {
         () = app.stop() => {}

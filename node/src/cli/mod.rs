@@ -3,11 +3,16 @@
 
 mod attach;
 mod completions;
+mod confirm;
 mod doctor;
+mod forget;
 mod import_state;
+mod invite;
+mod join;
 mod log;
 mod mcp;
 mod node;
+mod peers;
 mod print;
 mod receipts;
 mod say;
@@ -53,9 +58,17 @@ enum Command {
     Up(up::Args),
     /// Speak MCP on standard input and output
     Mcp(mcp::Args),
-    /// Show the node, its broker and its sessions
+    /// Show the node, its mesh and its sessions
     Status(status::Args),
-    /// List the sessions
+    /// Make a code that lets another device into this mesh
+    Invite(invite::Args),
+    /// Join the mesh of the device that made a code
+    Join(join::Args),
+    /// List the other devices of the mesh
+    Peers(peers::Args),
+    /// Take a device out of the mesh
+    Forget(forget::Args),
+    /// List the sessions of all devices
     Sessions(sessions::Args),
     /// Open or end a session
     #[command(subcommand)]
@@ -196,6 +209,10 @@ async fn dispatch(context: &Context, command: Command) -> Result<(), Failure> {
         Command::Up(args) => up::run(context, args).await,
         Command::Mcp(args) => mcp::run(context, args).await,
         Command::Status(args) => status::run(context, &args).await,
+        Command::Invite(args) => invite::run(context, &args).await,
+        Command::Join(args) => join::run(context, args).await,
+        Command::Peers(args) => peers::run(context, &args).await,
+        Command::Forget(args) => forget::run(context, args).await,
         Command::Sessions(args) => sessions::run(context, &args).await,
         Command::Session(command) => session::run(context, command).await,
         Command::Attach(args) => attach::run(context, args).await,

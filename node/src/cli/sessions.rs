@@ -1,4 +1,4 @@
-//! `chappie sessions`: the list.
+//! `chappie sessions`: the list, of all devices.
 
 use serde_json::json;
 
@@ -25,9 +25,10 @@ pub(super) fn table(rows: &[SessionRow]) -> Result<(), Failure> {
         };
         let name = row.name.clone().unwrap_or_else(|| "-".to_owned());
         let status = row.status.as_str().to_owned();
-        vec![row.id.clone(), name, host.to_owned(), status, row.binding_count.to_string(), row.cwd.clone()]
+        let (device, chats) = (row.device.clone(), row.binding_count.to_string());
+        vec![row.id.clone(), name, device, host.to_owned(), status, chats, row.cwd.clone()]
     };
     let rows: Vec<Vec<String>> = rows.iter().map(cells).collect();
-    let heading = ["ID", "NAME", "HOST", "STATUS", "CHATS", "FOLDER"];
+    let heading = ["ID", "NAME", "DEVICE", "HOST", "STATUS", "CHATS", "FOLDER"];
     print::table(&heading, &rows, "no sessions; open one with `chappie session new DIR`")
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Context, Failure, node, print, sessions};
+use super::{Context, Failure, node, peers, print, sessions};
 use crate::control::StatusReport;
 
 #[derive(Debug, clap::Args)]
@@ -32,11 +32,22 @@ fn summary(report: &StatusReport) -> String {
     let quorum = &report.quorum;
     let state = if quorum.ok { "ok" } else { "NOT reached: decisions wait" };
     // Writing to a string cannot fail.
+    let mesh = report.mesh.as_deref().unwrap_or("this device alone; `chappie invite` makes a code for another");
+    let _ = writeln!(out, "mesh     {mesh}");
+    if let Some(quic) = &report.quic {
+        let _ = writeln!(out, "address  {quic} (UDP)");
+    }
     let _ = writeln!(out, "broker   {broker}");
     let _ = writeln!(out, "quorum   {} of {} voters reachable, {state}", quorum.reachable, quorum.voters);
     for peer in &report.peers {
-        let _ = writeln!(out, "peer     {} ({}), {}", peer.name, peer.node, peer.state);
+        let rtt = peer.rtt_ms.map_or_else(String::new, |_| format!(", {}", peers::rtt(peer)));
+        let addresses = match peer.addresses.as_slice() {
+            [] => String::new(),
+            known => format!(", at {}", known.join(" ")),
+        };
+        let _ = writeln!(out, "peer     {} ({}), {}{rtt}{addresses}", peer.name, peer.node, peer.state);
     }
+    out.push_str(&peers::troubles(report.trouble.as_deref(), &report.peers));
     out
 }
 
@@ -45,7 +56,7 @@ mod tests {
     use super::*;
     use crate::{
         config::load::Environment,
-        control::{BrokerRow, QuorumRow},
+        control::{BrokerRow, PeerRow, QuorumRow},
     };
 
     #[tokio::test]
@@ -75,10 +86,65 @@ mod tests {
             sessions: Vec::new(),
             version: "1".into(),
             trouble: None,
+            quic: None,
         };
         assert!(summary(&report).contains("broker   this node, term 3\nquorum   1 of 1 voters reachable, ok\n"));
         report.broker = None;
         report.quorum = QuorumRow { voters: 3, reachable: 1, ok: false };
         assert!(summary(&report).contains("none: no quorum\nquorum   1 of 3 voters reachable, NOT reached"));
+    }
+
+    #[test]
+    fn the_mesh_its_devices_and_what_is_wrong_are_told() {
+        let peer = PeerRow {
+            node: "PEER".into(),
+            name: "laptop".into(),
+            state: "connected".into(),
+            addresses: vec!["10.0.0.2:1".into(), "[fe80::1%2]:1".into()],
+            rtt_ms: Some(0.44),
+            trouble: None,
+        };
+        let away = PeerRow {
+            name: "tower".into(),
+            state: "unknown".into(),
+            addresses: Vec::new(),
+            rtt_ms: None,
+            trouble: Some("two devices use its identity".into()),
+            ..peer.clone()
+        };
+        let mut report = StatusReport {
+            node: "N".into(),
+            name: "box".into(),
+            mesh: None,
+            broker: Some(BrokerRow { node: "PEER".into(), name: "laptop".into(), term: 1, is_self: false }),
+            quorum: QuorumRow { voters: 1, reachable: 1, ok: true },
+            peers: Vec::new(),
+            sessions: Vec::new(),
+            version: "1".into(),
+            trouble: None,
+            quic: None,
+        };
+        let alone = summary(&report);
+        assert!(
+            alone.contains("mesh     this device alone; `chappie invite`") && !alone.contains("TROUBLE"),
+            "{alone}"
+        );
+        report.mesh = Some("MESH".into());
+        report.quic = Some("[::]:24274".into());
+        report.peers = vec![peer, away];
+        report.trouble = Some("another device at 10.0.0.9:1 has this identity".into());
+        let told = summary(&report);
+        let lines = [
+            "mesh     MESH\n",
+            "address  [::]:24274 (UDP)\n",
+            "broker   laptop (PEER), term 1\n",
+            "peer     laptop (PEER), connected, 0.4 ms, at 10.0.0.2:1 [fe80::1%2]:1\n",
+            "peer     tower (PEER), unknown\n",
+            "TROUBLE  this node: another device at 10.0.0.9:1 has this identity\n",
+            "TROUBLE  tower (PEER): two devices use its identity\n",
+        ];
+        for line in lines {
+            assert!(told.contains(line), "{line} is not in: {told}");
+        }
     }
 }

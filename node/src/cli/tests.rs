@@ -18,8 +18,18 @@ fn every_command_of_the_contract_is_there() {
     let lines = [
         "up",
         "up --name N --session D --session E=F --mcp 127.0.0.1:0 --json --cooldown 0 --call-budget 55 --log debug",
+        "up --listen [::]:0 --connect laptop:24274 --connect [fe80::1%2]:1 --no-mdns",
         "mcp",
         "mcp --session D",
+        "mcp --listen 0.0.0.0:0 --connect laptop:24274 --no-mdns",
+        "invite",
+        "invite --uses 20 --ttl 2h --json",
+        "join CODE",
+        "join - --json",
+        "peers",
+        "peers --json",
+        "forget NODE",
+        "forget NODE --yes --json",
         "status --json",
         "sessions --json",
         "session new DIR --name N --host native --json",
@@ -65,6 +75,19 @@ fn wrong_usage_is_code_two_and_help_is_code_zero() {
         "up --session =x",
         "up --name ",
         "log -n 201",
+        "up --listen laptop:1",
+        "up --listen 24274",
+        "up --connect laptop",
+        "up --connect quic://laptop:1",
+        "invite --uses 0",
+        "invite --uses 1001",
+        "invite --ttl 9s",
+        "invite --ttl 8d",
+        "invite --ttl 10",
+        "invite NODE",
+        "join",
+        "join CODE more",
+        "forget",
         "receipts resolve ID maybe",
         "completions tcsh",
     ];
@@ -82,6 +105,9 @@ fn a_completion_script_for_every_shell_names_the_commands() {
         let Ok(Cli { command: Command::Completions(args), .. }) = parse(&["completions", shell]) else {
             panic!("{shell} is known");
         };
-        assert!(completions::script(&args).contains("import-state"), "{shell}");
+        let script = completions::script(&args);
+        for word in ["import-state", "invite", "join", "peers", "forget", "no-mdns", "connect", "ttl"] {
+            assert!(script.contains(word), "{shell}: {word}");
+        }
     }
 }

@@ -9,7 +9,7 @@ use std::{
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::{Context, Failure, print, settings::Settings};
+use super::{Context, Failure, join, peers, print, settings::Settings};
 use crate::{
     app::{App, Doors, ReadyLine},
     config::{self, Layer, home},
@@ -38,8 +38,17 @@ pub(super) async fn run(context: &Context, args: Args) -> Result<(), Failure> {
     // Before the start: a signal during it is kept and stops the node in order.
     let mut signals = Signals::new()?;
     home::prepare(&config.home)?;
-    let json = config.json;
+    let (json, code) = (config.json, config.join.clone());
     let app = App::start(config, Doors::All).await?;
+    let commands = app.commands();
+    let joined = tokio::select! {
+        joined = join::at_start(commands.as_ref(), code) => joined,
+        () = app.stopped() => return stop(app, signals).await,
+        () = signals.next() => return stop(app, signals).await,
+    };
+    if joined.is_err() {
+        return stop(app, signals).await.and(joined);
+    }
     match announce(&app.ready(), json) {
         // Whoever started us need not read it.
         Ok(()) | Err(Failure::OutputClosed) => {}
@@ -51,6 +60,11 @@ pub(super) async fn run(context: &Context, args: Args) -> Result<(), Failure> {
         () = app.stopped() => {}
         () = signals.next() => {}
     }
+    stop(app, signals).await
+}
+
+/// In order, unless a signal more says that there is no time for it.
+async fn stop(app: App, mut signals: Signals) -> Result<(), Failure> {
     tokio::select! {
         () = app.stop() => Ok(()),
         () = signals.next() => Err(Failure::Failed("stopped at once by a second signal".to_owned())),
@@ -58,17 +72,18 @@ pub(super) async fn run(context: &Context, args: Args) -> Result<(), Failure> {
 }
 
 fn announce(ready: &ReadyLine, json: bool) -> Result<(), Failure> {
-    if json {
-        return print::json(ready);
-    }
+    if json { print::json(ready) } else { print::text(&line(ready)) }
+}
+
+fn line(ready: &ReadyLine) -> String {
     let mcp = ready.mcp.as_deref().unwrap_or("-");
     let names = ready.sessions.iter().map(|session| session.name.as_deref().unwrap_or(&session.cwd));
     let sessions = match ready.sessions.len() {
         0 => "no sessions yet".to_owned(),
         _ => format!("sessions: {}", names.collect::<Vec<_>>().join(", ")),
     };
-    let short: String = ready.node.chars().take(7).collect();
-    print::text(&format!("node {short} is ready: MCP at {mcp}; {sessions}\n"))
+    let mesh = ready.quic.as_ref().map_or_else(String::new, |quic| format!("mesh at {quic} (UDP); "));
+    format!("node {} is ready: MCP at {mcp}; {mesh}{sessions}\n", peers::short(&ready.node))
 }
 
 /// The signals that stop a node in order.
@@ -88,5 +103,27 @@ impl Signals {
             if came { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_for_people_says_where_both_doors_are() {
+        let ready = ReadyLine {
+            ready: true,
+            node: "ABCDEFG-HIJKLMN".into(),
+            mcp: Some("http://127.0.0.1:1/mcp".into()),
+            quic: Some("[::]:24274".into()),
+            sessions: Vec::new(),
+        };
+        let told = line(&ready);
+        assert_eq!(
+            told,
+            "node ABCDEFG is ready: MCP at http://127.0.0.1:1/mcp; mesh at [::]:24274 (UDP); no sessions yet\n"
+        );
+        assert!(!line(&ReadyLine { quic: None, ..ready }).contains("mesh"));
     }
 }

@@ -30,6 +30,9 @@ pub struct StatusReport {
     /// What is wrong with this node's place in the mesh, such as a second device with its identity; a sentence.
     #[serde(default)]
     pub trouble: Option<String>,
+    /// Where the mesh listens, `ADDR:PORT` (UDP); `None` while it does not.
+    #[serde(default)]
+    pub quic: Option<String>,
 }
 
 /// Who acts as broker.

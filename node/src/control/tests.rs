@@ -114,7 +114,18 @@ impl Commands for Scripted {
         let sessions = vec![session()];
         Box::pin(async move {
             let trouble = Some("twice".into());
-            Ok(StatusReport { node, name, mesh: None, broker, quorum, peers: vec![peer()], sessions, version, trouble })
+            Ok(StatusReport {
+                node,
+                name,
+                mesh: None,
+                broker,
+                quorum,
+                peers: vec![peer()],
+                sessions,
+                version,
+                trouble,
+                quic: None,
+            })
         })
     }
 

@@ -1,5 +1,7 @@
 //! `chappie doctor`: what can be seen from outside, and what the node says of itself.
 
+mod mesh;
+
 use std::{
     ffi::OsStr,
     fs, io,
@@ -71,15 +73,20 @@ async fn examine(context: &Context) -> Vec<Finding> {
         Ok(_) => good("configuration", format!("{} and the environment are valid", context.home.join(FILE).display())),
         Err(failure) => bad("configuration", failure.to_string(), "correct the setting it names"),
     });
+    findings.extend(config.as_ref().ok().map(mesh::multicast));
     let mut reported = Ok(Vec::new());
     match node::find(context).await {
         Ok(Some(remote)) => {
             findings.push(good("socket", "a node runs and answers".to_owned()));
+            match remote.status().await {
+                Ok(status) => findings.extend(mesh::standing(&status)),
+                Err(error) => findings.push(bad("status", error.to_string(), "stop the node and start it again")),
+            }
             reported = remote.doctor().await.map_err(Failure::from);
         }
         Ok(None) => {
             findings.push(socket(&context.home));
-            findings.extend(config.as_ref().ok().map(port));
+            findings.extend(config.iter().flat_map(|config| [port(config), mesh::port(config)]));
             // A home that was never used has nothing to tell, and looking must not make it one.
             if config.is_ok() && context.home.join("key.pem").exists() {
                 reported = node::ask(context, async |commands| Ok(commands.doctor().await?)).await;

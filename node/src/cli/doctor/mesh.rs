@@ -1,0 +1,287 @@
+//! What `doctor` looks at around the mesh: the UDP port, multicast, the other devices. It asks the running node and the
+//! system; it dials nobody.
+
+use std::{
+    fs, io,
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket},
+    path::Path,
+};
+
+use super::{bad, good};
+use crate::{
+    config::{Config, LISTEN_DEFAULT, LISTEN_DEFAULT_V4},
+    control::{Finding, PeerRow, StatusReport},
+};
+
+/// Where multicast DNS is spoken (RFC 6762 section 3).
+const MDNS_PORT: u16 = 5353;
+const MDNS_V4: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 251);
+const MDNS_V6: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0xfb);
+/// `who offers _chappie._udp.local?` (RFC 6762 section 5.1: a one-shot query), which disturbs nobody.
+const QUESTION: &[u8] = b"\0\0\0\0\0\x01\0\0\0\0\0\0\x08_chappie\x04_udp\x05local\0\0\x0c\0\x01";
+/// Interface flags of Linux (netdevice(7)).
+const UP: u32 = 0x1;
+const LOOPBACK: u32 = 0x8;
+const MULTICAST: u32 = 0x1000;
+
+/// Whether the mesh's UDP port can be taken, while no node has it.
+pub(super) fn port(config: &Config) -> Finding {
+    let bound = match config.listen {
+        Some(address) => UdpSocket::bind(address).map_err(|cause| (address, cause)),
+        None => match UdpSocket::bind(LISTEN_DEFAULT) {
+            Err(cause) if cause.kind() != io::ErrorKind::AddrInUse => {
+                UdpSocket::bind(LISTEN_DEFAULT_V4).map_err(|cause| (LISTEN_DEFAULT_V4, cause))
+            }
+            bound => bound.map_err(|cause| (LISTEN_DEFAULT, cause)),
+        },
+    };
+    match bound {
+        Ok(socket) => {
+            let address = socket.local_addr().map_or_else(|_| "its address".to_owned(), |address| address.to_string());
+            good("mesh port", format!("{address} (UDP) is free"))
+        }
+        Err((address, cause)) => {
+            let advice = "end what holds it, or choose another with `chappie up --listen [::]:PORT`";
+            bad("mesh port", format!("{address} (UDP): {cause}"), advice)
+        }
+    }
+}
+
+/// Whether devices on the same network can find this one by themselves.
+pub(super) fn multicast(config: &Config) -> Finding {
+    if !config.mdns {
+        return good(
+            "mdns",
+            "off by the settings; other devices are found by --connect and from each other".to_owned(),
+        );
+    }
+    let interfaces = multicast_interfaces(Path::new("/sys/class/net"));
+    let mut reasons: Vec<String> = Vec::new();
+    match ask_v4() {
+        Ok(()) => return good("mdns", "multicast can be sent over IPv4".to_owned()),
+        Err(cause) => reasons.push(format!("IPv4: {cause}")),
+    }
+    for (name, index) in interfaces {
+        match ask_v6(index) {
+            Ok(()) => return good("mdns", format!("multicast can be sent over IPv6 on {name}")),
+            Err(cause) => reasons.push(format!("IPv6 on {name}: {cause}")),
+        }
+    }
+    let advice = "devices of this network do not find each other by themselves: name one with `chappie up --connect \
+                  HOST:PORT`, and turn this off with --no-mdns";
+    bad("mdns", format!("multicast cannot be sent ({})", reasons.join("; ")), advice)
+}
+
+fn ask_v4() -> io::Result<()> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+    socket.send_to(QUESTION, (MDNS_V4, MDNS_PORT)).map(drop)
+}
+
+fn ask_v6(interface: u32) -> io::Result<()> {
+    let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0))?;
+    socket.send_to(QUESTION, SocketAddr::from(SocketAddrV6::new(MDNS_V6, MDNS_PORT, 0, interface))).map(drop)
+}
+
+/// Interfaces that are up and carry multicast, with their numbers; `folder` is what sysfs shows of them.
+fn multicast_interfaces(folder: &Path) -> Vec<(String, u32)> {
+    let read = |path: &Path| fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_default();
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut found: Vec<(String, u32)> = entries
+        .filter_map(|entry| {
+            let flags = read(&entry.path().join("flags"));
+            let flags = u32::from_str_radix(flags.trim_start_matches("0x"), 16).ok()?;
+            let useful = flags & UP != 0 && flags & MULTICAST != 0 && flags & LOOPBACK == 0;
+            let index = read(&entry.path().join("ifindex")).parse().ok()?;
+            useful.then(|| (entry.file_name().to_string_lossy().into_owned(), index))
+        })
+        .collect();
+    found.sort_unstable_by_key(|(_, index)| *index);
+    found
+}
+
+/// What the running node says of its mesh.
+pub(super) fn standing(status: &StatusReport) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if let Some(quic) = &status.quic {
+        findings.push(good("mesh port", format!("the node listens on {quic} (UDP)")));
+    }
+    findings.push(match &status.trouble {
+        None => good("identity", format!("this node is {}", status.node)),
+        Some(trouble) => bad(
+            "identity",
+            trouble.clone(),
+            "if this home was copied from another device: stop the node here and run `chappie reset-identity`",
+        ),
+    });
+    findings.push(broker(status));
+    // Only the broker keeps a connection to everybody; between two others there being none is no fault.
+    let dials_all = status.broker.as_ref().is_some_and(|broker| broker.is_self);
+    findings.extend(status.peers.iter().filter_map(|row| peer(row, dials_all)));
+    findings
+}
+
+fn broker(status: &StatusReport) -> Finding {
+    match (&status.broker, status.quorum.ok) {
+        (Some(broker), true) if broker.is_self => good("broker", "this node".to_owned()),
+        (Some(broker), true) => good("broker", broker.name.clone()),
+        (Some(broker), false) => {
+            let advice = "see whether that device runs and is on the network; this one's sessions wait for it";
+            bad("broker", format!("{} is not reachable", broker.name), advice)
+        }
+        (None, _) => bad("broker", "there is none".to_owned(), "see that more devices of the mesh run"),
+    }
+}
+
+fn peer(row: &PeerRow, should_be_connected: bool) -> Option<Finding> {
+    let name = format!("device {}", row.name);
+    if let Some(trouble) = &row.trouble {
+        let advice = "`chappie peers` shows it; docs/OPERATING.md section 6 says what each trouble means";
+        return Some(bad(&name, trouble.clone(), advice));
+    }
+    if row.state == "connected" {
+        return Some(good(&name, "connected".to_owned()));
+    }
+    should_be_connected.then(|| {
+        let tried = if row.addresses.is_empty() {
+            "no address of it is known".to_owned()
+        } else {
+            format!("tried at {}", row.addresses.join(" "))
+        };
+        let advice = "see that it runs, and that UDP gets through to its port; name its address with --connect if it is \
+                      on another network; `chappie forget` it if it is gone for good";
+        bad(&name, format!("not reachable ({}); {tried}", row.state), advice)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        config::Layer,
+        control::{BrokerRow, QuorumRow},
+    };
+
+    fn config() -> Config {
+        Layer::default().complete("/h".into(), "box")
+    }
+
+    fn status(broker_is_self: bool, peers: Vec<PeerRow>) -> StatusReport {
+        StatusReport {
+            node: "N".into(),
+            name: "box".into(),
+            mesh: Some("M".into()),
+            broker: Some(BrokerRow { node: "B".into(), name: "tower".into(), term: 1, is_self: broker_is_self }),
+            quorum: QuorumRow { voters: 1, reachable: 1, ok: true },
+            peers,
+            sessions: Vec::new(),
+            version: "1".into(),
+            trouble: None,
+            quic: Some("[::]:24274".into()),
+        }
+    }
+
+    fn row(state: &str) -> PeerRow {
+        PeerRow {
+            node: "P".into(),
+            name: "laptop".into(),
+            state: state.into(),
+            addresses: vec!["10.0.0.2:1".into()],
+            rtt_ms: None,
+            trouble: None,
+        }
+    }
+
+    fn of<'a>(findings: &'a [Finding], name: &str) -> Option<&'a Finding> {
+        findings.iter().find(|finding| finding.name == name)
+    }
+
+    #[test]
+    fn a_taken_udp_port_is_named() {
+        let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let address = taken.local_addr().unwrap();
+        let config = Config { listen: Some(address), ..config() };
+        let found = port(&config);
+        assert!(
+            !found.ok && found.detail.contains(&address.to_string()) && found.advice.contains("--listen"),
+            "{found:?}"
+        );
+        drop(taken);
+        assert!(port(&config).ok);
+    }
+
+    #[test]
+    fn multicast_that_is_turned_off_is_no_fault() {
+        let found = multicast(&Config { mdns: false, ..config() });
+        assert!(found.ok && found.detail.contains("off by the settings"), "{found:?}");
+    }
+
+    #[test]
+    fn interfaces_that_are_down_loopback_or_without_multicast_do_not_count() {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, flags, index) in
+            [("lo", "0x9", "1"), ("eth0", "0x1003", "7"), ("tun0", "0x91", "3"), ("down", "0x1002", "4")]
+        {
+            let interface = folder.path().join(name);
+            fs::create_dir(&interface).unwrap();
+            fs::write(interface.join("flags"), format!("{flags}\n")).unwrap();
+            fs::write(interface.join("ifindex"), format!("{index}\n")).unwrap();
+        }
+        fs::create_dir(folder.path().join("odd")).unwrap();
+        assert_eq!(multicast_interfaces(folder.path()), [("eth0".to_owned(), 7)]);
+        assert!(multicast_interfaces(Path::new("/nonexistent")).is_empty());
+    }
+
+    #[test]
+    fn the_question_is_one_that_multicast_dns_knows() {
+        let counts = [QUESTION[4..6].to_vec(), QUESTION[6..12].to_vec()];
+        assert_eq!(counts, [vec![0, 1], vec![0; 6]], "one question and nothing else");
+        let (mut at, mut labels) = (12, Vec::new());
+        while QUESTION[at] != 0 {
+            let end = at + 1 + usize::from(QUESTION[at]);
+            labels.push(std::str::from_utf8(&QUESTION[at + 1..end]).unwrap());
+            at = end;
+        }
+        assert_eq!(labels, ["_chappie", "_udp", "local"]);
+        assert_eq!(QUESTION[at + 1..], [0, 12, 0, 1], "PTR, class IN");
+    }
+
+    #[test]
+    fn a_second_device_with_this_identity_is_a_fault_with_its_remedy() {
+        let mut report = status(true, Vec::new());
+        assert!(standing(&report).iter().all(|finding| finding.ok), "{report:?}");
+        report.trouble = Some("10.0.0.9:1 uses this identity too".into());
+        let findings = standing(&report);
+        let identity = of(&findings, "identity").unwrap();
+        assert!(!identity.ok && identity.detail.contains("10.0.0.9:1"), "{identity:?}");
+        assert!(identity.advice.contains("chappie reset-identity"), "{identity:?}");
+    }
+
+    #[test]
+    fn a_device_that_the_broker_does_not_reach_is_a_fault_and_elsewhere_it_is_none() {
+        for state in ["waiting", "connecting", "unknown"] {
+            let at_broker = standing(&status(true, vec![row(state)]));
+            let found = of(&at_broker, "device laptop").unwrap();
+            assert!(!found.ok && found.detail.contains(state) && found.detail.contains("10.0.0.2:1"), "{found:?}");
+            let elsewhere = standing(&status(false, vec![row(state)]));
+            assert!(of(&elsewhere, "device laptop").is_none(), "{elsewhere:?}");
+        }
+        for broker_is_self in [false, true] {
+            assert!(of(&standing(&status(broker_is_self, vec![row("connected")])), "device laptop").unwrap().ok);
+            let twice = PeerRow { trouble: Some("two devices use its identity".into()), ..row("connected") };
+            let findings = standing(&status(broker_is_self, vec![twice]));
+            assert!(!of(&findings, "device laptop").unwrap().ok, "{findings:?}");
+        }
+    }
+
+    #[test]
+    fn a_broker_out_of_reach_is_named() {
+        let mut report = status(false, Vec::new());
+        assert_eq!(of(&standing(&report), "broker").unwrap().detail, "tower");
+        report.quorum.ok = false;
+        let findings = standing(&report);
+        let lost = of(&findings, "broker").unwrap();
+        assert!(!lost.ok && lost.detail.contains("tower is not reachable"), "{lost:?}");
+        report.broker = None;
+        assert!(!of(&standing(&report), "broker").unwrap().ok);
+    }
+}
