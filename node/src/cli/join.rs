@@ -1,7 +1,7 @@
 //! `chappie join`, and the invite that the settings name: into the mesh of another device.
 
 use std::{
-    io::{self, BufRead as _, Read as _},
+    io::{self, BufRead as _, IsTerminal as _, Read as _},
     time::Duration,
 };
 
@@ -13,7 +13,7 @@ use crate::{
     control::{CommandError, Commands, JoinRow},
 };
 
-/// A code and its line end fit twice.
+/// A code, at most 1 KiB, also with line ends in it.
 const INPUT_BYTES_MAX: u64 = 2 * 1024;
 /// A machine that has just started may have no network for a while, nor the device that invites it.
 const START_LIMIT: Duration = Duration::from_secs(5 * 60);
@@ -42,7 +42,10 @@ pub(super) async fn run(context: &Context, args: Args) -> Result<(), Failure> {
 
 fn typed() -> Result<String, Failure> {
     let mut text = String::new();
-    let read = io::stdin().lock().take(INPUT_BYTES_MAX).read_line(&mut text);
+    let terminal = io::stdin().is_terminal();
+    let mut input = io::stdin().lock().take(INPUT_BYTES_MAX);
+    // A person ends with Enter; a file may have the code broken over lines.
+    let read = if terminal { input.read_line(&mut text) } else { input.read_to_string(&mut text) };
     read.map_err(|cause| Failure::Failed(format!("cannot read the code from standard input: {cause}")))?;
     Ok(text)
 }

@@ -2,7 +2,6 @@
 
 use std::{
     ffi::{OsStr, OsString},
-    fmt,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     os::unix::ffi::{OsStrExt as _, OsStringExt as _},
     path::PathBuf,
@@ -10,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use chappie_mesh::{InviteCode, InviteCodeError};
 use serde::{Deserialize, Serialize};
 
 use super::SessionSpec;
@@ -25,8 +25,6 @@ const CALL_BUDGET_SECONDS_MAX: f64 = 55.0;
 const HOST_CHARS_MAX: usize = 253;
 /// Every one is tried until it answers; a fleet larger than this finds itself through its members.
 const CONNECT_MAX: usize = 64;
-/// An invite code is at most 1 KiB.
-const CODE_CHARS_MAX: usize = 1_024;
 
 /// What is wrong with a value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -58,8 +56,8 @@ pub enum Invalid {
     #[error("{0} addresses are more than the {CONNECT_MAX} that are tried; devices tell each other the rest")]
     ConnectCount(usize),
     /// No invite code. It never says what was found: a code that is mistyped in one place is still a secret.
-    #[error("this is no invite code: {0}; copy all of what `chappie invite` printed")]
-    Code(String),
+    #[error(transparent)]
+    Code(#[from] InviteCodeError),
     /// An address that other machines can reach.
     #[error(
         "{0} is not a loopback address: other machines could reach this door, and it asks nobody who they are; use \
@@ -197,23 +195,30 @@ fn shown(text: &str) -> String {
     text.chars().take(2 * NAME_CHARS_MAX).collect()
 }
 
-/// An invite code on its way from a person to the node: a secret that no log, error or debug print shows. What it says
-/// is the node's to read.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// An invite code on its way from a person to the node: checked, and a secret that no log, error or debug print shows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct JoinCode(String);
+pub struct JoinCode(InviteCode);
 
 impl JoinCode {
-    /// The code itself.
+    /// What the code says.
     #[must_use]
-    pub fn text(&self) -> &str {
+    pub const fn invite(&self) -> &InviteCode {
         &self.0
     }
 }
 
-impl fmt::Debug for JoinCode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("JoinCode(…)")
+impl From<InviteCode> for JoinCode {
+    fn from(code: InviteCode) -> Self {
+        Self(code)
+    }
+}
+
+impl FromStr for JoinCode {
+    type Err = Invalid;
+
+    fn from_str(text: &str) -> Result<Self, Invalid> {
+        Ok(Self(text.parse()?))
     }
 }
 
@@ -227,27 +232,7 @@ impl TryFrom<String> for JoinCode {
 
 impl From<JoinCode> for String {
     fn from(code: JoinCode) -> Self {
-        code.0
-    }
-}
-
-impl FromStr for JoinCode {
-    type Err = Invalid;
-
-    /// Takes one word; spaces and line ends around it come from copying and are left out.
-    fn from_str(text: &str) -> Result<Self, Invalid> {
-        let trimmed = text.trim();
-        let code = |why: &str| Err(Invalid::Code(why.to_owned()));
-        if trimmed.is_empty() {
-            return code("it is empty");
-        }
-        if trimmed.len() > CODE_CHARS_MAX {
-            return code("it is longer than 1 KiB");
-        }
-        if !trimmed.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return code("a code is one word of letters, digits and signs");
-        }
-        Ok(Self(trimmed.to_owned()))
+        code.0.to_string()
     }
 }
 

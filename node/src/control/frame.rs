@@ -265,8 +265,15 @@ impl Lines {
 
 #[cfg(test)]
 mod tests {
+    use chappie_mesh::{InviteCode, fresh_invite};
+
     use super::*;
     use crate::host::HostKind;
+
+    fn code() -> JoinCode {
+        let (id, secret) = fresh_invite([5; 24]);
+        InviteCode { mesh: [7; 16].into(), inviter: [8; 32].into(), addresses: Vec::new(), id, secret }.into()
+    }
 
     fn decoded(text: &str) -> Result<Method, Malformed> {
         Request::decode(text.as_bytes()).map(|request| request.method)
@@ -286,24 +293,25 @@ mod tests {
             decoded(r#"{"id":1,"method":"invite","params":{"uses":1,"ttlMs":600000}}"#),
             Ok(Method::Invite { uses: 1, ttl_ms: 600_000 })
         );
-        let code = "chappie-x".parse().unwrap();
-        assert_eq!(decoded(r#"{"id":1,"method":"join","params":{"code":"chappie-x"}}"#), Ok(Method::Join { code }));
+        let join = format!(r#"{{"id":1,"method":"join","params":{{"code":"{}"}}}}"#, String::from(code()));
+        assert_eq!(decoded(&join), Ok(Method::Join { code: code() }));
     }
 
     #[test]
     fn a_code_is_in_no_error_and_no_debug_print() {
+        let secret = String::from(code());
         for params in [
-            r#"{"code":"SECRET SECRET"}"#,
-            r#"{"code":["SECRET"]}"#,
-            r#"{"code":"SECRET","uses":1}"#,
-            r#"{"code":"SECRET"#,
-            r#""SECRET""#,
+            format!(r#"{{"code":"{secret}{secret}"}}"#),
+            format!(r#"{{"code":["{secret}"]}}"#),
+            format!(r#"{{"code":"{secret}","uses":1}}"#),
+            format!(r#"{{"code":"{secret}"#),
+            format!(r#""{secret}""#),
         ] {
             let malformed = decoded(&format!(r#"{{"id":1,"method":"join","params":{params}}}"#)).unwrap_err();
-            assert!(!format!("{malformed:?}").contains("SECRET"), "{malformed:?}");
+            assert!(!format!("{malformed:?}").contains(&secret), "{malformed:?}");
         }
-        let method = decoded(r#"{"id":1,"method":"join","params":{"code":"SECRET"}}"#).unwrap();
-        assert!(!format!("{method:?}").contains("SECRET"), "{method:?}");
+        let method = Method::Join { code: code() };
+        assert!(!format!("{method:?}").contains(&secret[secret.len() - 12..]), "{method:?}");
     }
 
     #[test]
@@ -319,7 +327,7 @@ mod tests {
             Method::Doctor {},
             Method::Sessions {},
             Method::Invite { uses: 3, ttl_ms: 600_000 },
-            Method::Join { code: "chappie-x".parse().unwrap() },
+            Method::Join { code: code() },
             Method::Peers {},
             Method::Forget { device: "laptop".into() },
         ];

@@ -67,7 +67,8 @@ pub struct PeerRow {
     pub node: String,
     /// Its name.
     pub name: String,
-    /// How the connection stands: `connected`, `connecting`, `waiting` (for the next try) or `unknown` (no address).
+    /// How the connection stands: `connected`, `connecting`, `waiting` (for the next try), `idle` (nobody here needs one)
+    /// or `unknown` (needed, and no address known).
     pub state: String,
     /// Where it was seen.
     pub addresses: Vec<String>,

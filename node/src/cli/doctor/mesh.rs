@@ -114,9 +114,7 @@ pub(super) fn standing(status: &StatusReport) -> Vec<Finding> {
         ),
     });
     findings.push(broker(status));
-    // Only the broker keeps a connection to everybody; between two others there being none is no fault.
-    let dials_all = status.broker.as_ref().is_some_and(|broker| broker.is_self);
-    findings.extend(status.peers.iter().filter_map(|row| peer(row, dials_all)));
+    findings.extend(status.peers.iter().filter_map(peer));
     findings
 }
 
@@ -132,25 +130,18 @@ fn broker(status: &StatusReport) -> Finding {
     }
 }
 
-fn peer(row: &PeerRow, should_be_connected: bool) -> Option<Finding> {
+/// `None` for a device that nobody here needs a connection to: only the broker keeps one to everybody.
+fn peer(row: &PeerRow) -> Option<Finding> {
     let name = format!("device {}", row.name);
-    if let Some(trouble) = &row.trouble {
-        let advice = "`chappie peers` shows it; docs/OPERATING.md section 6 says what each trouble means";
-        return Some(bad(&name, trouble.clone(), advice));
+    let reachable = !["waiting", "unknown"].contains(&row.state.as_str());
+    if reachable && row.trouble.is_none() {
+        return (row.state != "idle").then(|| good(&name, row.state.clone()));
     }
-    if row.state == "connected" {
-        return Some(good(&name, "connected".to_owned()));
-    }
-    should_be_connected.then(|| {
-        let tried = if row.addresses.is_empty() {
-            "no address of it is known".to_owned()
-        } else {
-            format!("tried at {}", row.addresses.join(" "))
-        };
-        let advice = "see that it runs, and that UDP gets through to its port; name its address with --connect if it is \
-                      on another network; `chappie forget` it if it is gone for good";
-        bad(&name, format!("not reachable ({}); {tried}", row.state), advice)
-    })
+    let why = row.trouble.as_deref().unwrap_or(if reachable { "in trouble" } else { "not reachable" });
+    let tried = if row.addresses.is_empty() { "none is known".to_owned() } else { row.addresses.join(" ") };
+    let advice = "see that it runs, and that UDP gets through to its port; name its address with --connect if it is on \
+                  another network; `chappie forget` it if it is gone for good";
+    Some(bad(&name, format!("{}: {why}; addresses: {tried}", row.state), advice))
 }
 
 #[cfg(test)]
@@ -257,20 +248,20 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_the_broker_does_not_reach_is_a_fault_and_elsewhere_it_is_none() {
-        for state in ["waiting", "connecting", "unknown"] {
-            let at_broker = standing(&status(true, vec![row(state)]));
-            let found = of(&at_broker, "device laptop").unwrap();
-            assert!(!found.ok && found.detail.contains(state) && found.detail.contains("10.0.0.2:1"), "{found:?}");
-            let elsewhere = standing(&status(false, vec![row(state)]));
-            assert!(of(&elsewhere, "device laptop").is_none(), "{elsewhere:?}");
+    fn a_device_that_is_needed_and_not_reached_is_a_fault_and_an_idle_one_is_none() {
+        let found = |row: PeerRow| of(&standing(&status(true, vec![row])), "device laptop").cloned();
+        for state in ["waiting", "unknown"] {
+            for trouble in [None, Some("it refused".to_owned())] {
+                let fault = found(PeerRow { trouble, ..row(state) }).unwrap();
+                assert!(!fault.ok && fault.detail.contains(state) && fault.detail.contains("10.0.0.2:1"), "{fault:?}");
+                assert!(fault.advice.contains("chappie forget"), "{fault:?}");
+            }
         }
-        for broker_is_self in [false, true] {
-            assert!(of(&standing(&status(broker_is_self, vec![row("connected")])), "device laptop").unwrap().ok);
-            let twice = PeerRow { trouble: Some("two devices use its identity".into()), ..row("connected") };
-            let findings = standing(&status(broker_is_self, vec![twice]));
-            assert!(!of(&findings, "device laptop").unwrap().ok, "{findings:?}");
-        }
+        assert!(found(row("connected")).unwrap().ok && found(row("connecting")).unwrap().ok);
+        assert!(found(row("idle")).is_none());
+        let twice =
+            found(PeerRow { trouble: Some("two devices use its identity".into()), ..row("connected") }).unwrap();
+        assert!(!twice.ok && twice.detail.contains("two devices"), "{twice:?}");
     }
 
     #[test]
