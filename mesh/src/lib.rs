@@ -1,6 +1,7 @@
 //! The peer mesh of Chappie as a library. It knows nothing of MCP, sessions or tools.
 
 mod api;
+mod discovery;
 mod identity;
 mod transport;
 mod wire;
@@ -8,6 +9,7 @@ mod wire;
 pub use api::{
     Duplicate, Handler, JoinError, MeshConfig, MeshError, OpenError, PeerState, PeerStatus, Remembered, Welcome,
 };
+pub use discovery::{AddressBook, CANDIDATES_MAX, HostPort, HostPortError, NODES_MAX, Source, local_addresses};
 pub use identity::{
     Admission, CODE_ADDRESSES_MAX, CODE_CHARACTERS_MAX, Identity, IdentityError, Incarnation, InviteCode,
     InviteCodeError, InviteId, InviteKey, InviteSecret, Lineage, Member, MeshId, NodeId, NodeIdError, Roster,

@@ -61,8 +61,14 @@ const REFUSED: [(&str, &str, &[&str]); 5] = [
 ];
 
 /// Libraries that only one folder names.
-const HOMES: [(&str, &str); 4] =
-    [("rmcp", "node/src/mcp/"), ("redb", "node/src/storage/"), ("clap", "node/src/cli/"), ("toml", "node/src/config/")];
+const HOMES: [(&str, &str); 6] = [
+    ("rmcp", "node/src/mcp/"),
+    ("redb", "node/src/storage/"),
+    ("clap", "node/src/cli/"),
+    ("toml", "node/src/config/"),
+    ("mdns_sd", "mesh/src/discovery/"),
+    ("if_addrs", "mesh/src/discovery/"),
+];
 
 /// One path that a file names.
 #[derive(Debug, PartialEq, Eq)]

@@ -1,0 +1,8 @@
+//! Where other devices are. Nothing here says that a device is trusted.
+
+mod book;
+mod interfaces;
+mod local;
+
+pub use book::{AddressBook, CANDIDATES_MAX, HostPort, HostPortError, NODES_MAX, Source};
+pub use local::local_addresses;
