@@ -9,7 +9,7 @@ use crate::config::{self, Layer, SessionSpec};
 #[derive(Debug, clap::Args)]
 pub(super) struct Settings {
     /// What people call this device [default: host name] [env: CHAPPIE_NAME]
-    #[arg(long, value_parser = config::name)]
+    #[arg(long, value_parser = config::device_name)]
     name: Option<String>,
     /// Open a session in a folder; may be repeated [env: CHAPPIE_SESSION, with `:` between]
     #[arg(long, value_name = "DIR[=NAME]",

@@ -16,7 +16,7 @@ use std::{
 
 use serde::Deserialize;
 
-pub use parse::{Invalid, JoinCode, call_budget, connect, cooldown, listen, mcp, name, session};
+pub use parse::{Invalid, JoinCode, call_budget, connect, cooldown, device_name, listen, mcp, name, session};
 
 /// Where MCP is served when nothing else is said (design section 11).
 pub const MCP_DEFAULT: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 24276));
@@ -182,7 +182,7 @@ impl Layer {
             .map(|list| list.iter().map(|text| parse::session(text.as_ref())).collect::<Result<Vec<_>, _>>())
             .transpose();
         Ok(Self {
-            name: checked("name", &place, written.name.map(|text| parse::name(&text)).transpose())?,
+            name: checked("name", &place, written.name.map(|text| parse::device_name(&text)).transpose())?,
             session: checked("session", &place, sessions)?,
             mcp: checked("mcp", &place, written.mcp.map(|text| parse::mcp(&text)).transpose())?,
             listen: checked("listen", &place, written.listen.map(|text| parse::listen(&text)).transpose())?,
@@ -228,7 +228,7 @@ impl Layer {
         }
         let text = value.to_str().ok_or(Invalid::NotText)?;
         match variable {
-            "CHAPPIE_NAME" => self.name = Some(parse::name(text)?),
+            "CHAPPIE_NAME" => self.name = Some(parse::device_name(text)?),
             "CHAPPIE_MCP" => self.mcp = Some(parse::mcp(text)?),
             "CHAPPIE_LISTEN" => self.listen = Some(parse::listen(text)?),
             "CHAPPIE_CONNECT" => self.connect = Some(parse::connect_list(text)?),
@@ -277,7 +277,7 @@ impl Layer {
     pub fn complete(self, home: PathBuf, host_name: &str) -> Config {
         Config {
             home,
-            name: self.name.unwrap_or_else(|| parse::name(host_name).unwrap_or_else(|_| "device".to_owned())),
+            name: self.name.unwrap_or_else(|| parse::device_name(host_name).unwrap_or_else(|_| "device".to_owned())),
             sessions: self.session.unwrap_or_default(),
             mcp: self.mcp.unwrap_or(MCP_DEFAULT),
             listen: self.listen,

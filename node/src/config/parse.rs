@@ -35,6 +35,9 @@ pub enum Invalid {
     /// Not a name.
     #[error("{0:?} is not a name: 1 to {NAME_CHARS_MAX} characters on one line")]
     Name(String),
+    /// Not a name that other devices take.
+    #[error("{0}; give another with --name")]
+    DeviceName(String),
     /// Not a folder.
     #[error("{0:?} names no folder; write DIR or DIR=NAME")]
     Session(OsString),
@@ -82,7 +85,7 @@ pub enum Invalid {
     },
 }
 
-/// A device's or session's name.
+/// A session's name.
 ///
 /// # Errors
 /// When it is empty, too long, or holds control characters.
@@ -93,6 +96,16 @@ pub fn name(text: &str) -> Result<String, Invalid> {
         return Err(Invalid::Name(text.chars().take(2 * NAME_CHARS_MAX).collect()));
     }
     Ok(trimmed.to_owned())
+}
+
+/// A device's name: other devices and their terminals show it.
+///
+/// # Errors
+/// As for [`name`], and when it is longer than the mesh carries or turns the text around it.
+pub fn device_name(text: &str) -> Result<String, Invalid> {
+    let name = name(text)?;
+    chappie_mesh::check_name(&name).map_err(Invalid::DeviceName)?;
+    Ok(name)
 }
 
 /// `DIR` or `DIR=NAME`. The last `=` splits, unless a `/` follows it: `a=b/` is the folder `a=b`.

@@ -12,7 +12,7 @@ use chappie_mesh::{InviteCode, fresh_invite};
 
 use super::{
     CALL_BUDGET_DEFAULT, COOLDOWN_DEFAULT, Config, ConfigError, Invalid, JoinCode, LISTEN_DEFAULT, LISTEN_DEFAULT_V4,
-    Layer, MCP_DEFAULT, SessionSpec, call_budget, connect, cooldown, listen,
+    Layer, MCP_DEFAULT, SessionSpec, call_budget, connect, cooldown, device_name, listen,
     load::{Environment, load},
     mcp, name, session,
 };
@@ -300,6 +300,12 @@ fn numbers_and_names_are_bounded() {
     assert!(call_budget("55.01").is_err() && call_budget("0.99").is_err());
     assert_eq!(name(" my box "), Ok("my box".into()));
     assert!(name(&"é".repeat(64)).is_ok());
+    assert_eq!(device_name(" my box "), Ok("my box".into()));
+    assert!(device_name(&"é".repeat(64)).is_ok());
+    for bad in ["\u{202e}xob", &"\u{1f5a5}".repeat(64)] {
+        assert!(matches!(device_name(bad), Err(Invalid::DeviceName(_))), "{bad}");
+        assert_eq!(Layer::default().complete("/h".into(), bad).name, "device");
+    }
     for bad in ["", "  ", "a\nb", "\u{1b}[2J", &"x".repeat(65), &"y".repeat(1 << 20)] {
         assert!(name(bad).unwrap_err().to_string().len() < 1_000);
     }
