@@ -3,6 +3,9 @@
 mod api;
 mod discovery;
 mod identity;
+mod mesh;
+mod peers;
+mod router;
 mod transport;
 mod wire;
 
@@ -15,6 +18,8 @@ pub use identity::{
     InviteCodeError, InviteId, InviteKey, InviteSecret, Lineage, Member, MeshId, NodeId, NodeIdError, Roster,
     fresh_invite, lineage,
 };
+pub use mesh::Mesh;
+pub use router::join;
 pub use transport::{Stream, StreamError, StreamReceiver, StreamSender};
 pub use wire::{
     ADDRESSES_MAX, BUILD_BYTES_MAX, CloseCode, CodecError, EXT_BYTES_MAX, EXT_ENTRIES_MAX, Ext, FrameDecoder,

@@ -112,13 +112,6 @@ impl Arrival {
         let (first, rest) = bytes.split_first()?;
         Some((*first, Stream::quic((self.send, self.recv), Vec::new(), rest, line(*first))))
     }
-
-    /// Turns it away; the connection stays.
-    pub(crate) fn refuse(mut self, code: CloseCode) {
-        // Errors mean that it is gone already.
-        drop(self.send.reset(code.number().into()));
-        drop(self.recv.stop(code.number().into()));
-    }
 }
 
 /// How a connection ended, or why there is none.

@@ -7,7 +7,7 @@ mod tls;
 
 use std::{io, net::SocketAddr};
 
-pub(crate) use connection::{Arrival, Connection, Ended};
+pub(crate) use connection::{Connection, Ended};
 pub(crate) use endpoint::{Endpoint, Knock};
 pub(crate) use stream::Line;
 pub use stream::{Stream, StreamError, StreamReceiver, StreamSender};

@@ -54,6 +54,18 @@ impl Stream {
     }
 }
 
+impl Stream {
+    /// Turns it away unread, so that the other side knows; the connection stays.
+    pub(crate) fn refuse(mut self) {
+        // Dropping the other half stops it.
+        self.send.finished = true;
+        if let SendHalf::Quic(stream) = &mut self.send.half {
+            // An error means that it is gone already.
+            drop(stream.reset(CloseCode::Malformed.number().into()));
+        }
+    }
+}
+
 /// What a stream knows of the connection it runs on. Dropped with the last half.
 pub(crate) trait Line: Send + Sync {
     /// What the other side is called.

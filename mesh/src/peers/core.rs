@@ -1,0 +1,166 @@
+//! What every task of the mesh shares: who we are, whom we trust, the endpoint, the table and the address book.
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use ring::rand::{SecureRandom as _, SystemRandom};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::table::Table;
+use crate::{
+    api::{Handler, MeshConfig, Remembered},
+    discovery::{AddressBook, HostPort, Source, local_addresses},
+    identity::{Admission, Incarnation, NodeId, Roster},
+    transport::{Endpoint, SetupError},
+    wire::{ADDRESSES_MAX, Hello, PROTOCOL, PROTOCOL_MIN},
+};
+
+/// Shared by all tasks of the mesh.
+pub(crate) struct Core {
+    pub(crate) node: NodeId,
+    pub(crate) name: String,
+    pub(crate) build: String,
+    pub(crate) run: Incarnation,
+    pub(crate) endpoint: Endpoint,
+    pub(crate) table: Arc<Table>,
+    pub(crate) handler: Arc<dyn Handler>,
+    pub(crate) stopping: CancellationToken,
+    roster: watch::Receiver<Arc<Roster>>,
+    book: Mutex<AddressBook>,
+    /// The address book's clock begins here.
+    started: Instant,
+}
+
+impl Core {
+    /// Binds the endpoint; on the mesh's thread.
+    pub(crate) fn new(
+        config: &MeshConfig,
+        roster: watch::Receiver<Arc<Roster>>,
+        handler: Arc<dyn Handler>,
+    ) -> Result<Self, SetupError> {
+        let node = config.identity.node_id();
+        let endpoint = Endpoint::bind(&config.identity, config.listen, true)?;
+        let place = |text: &String| {
+            let place = text.parse::<HostPort>();
+            place.inspect_err(|error| tracing::warn!(%error, "an address to connect to is passed over")).ok()
+        };
+        let mut book = AddressBook::new(config.connect.iter().filter_map(place).collect());
+        for (peer, remembered) in &config.remembered {
+            book.learned(*peer, Source::Remembered, &remembered.addresses);
+        }
+        let runs = config.remembered.iter().map(|(peer, remembered)| (*peer, remembered.incarnation));
+        Ok(Self {
+            node,
+            name: config.name.clone(),
+            build: config.build.clone(),
+            run: config.incarnation,
+            endpoint,
+            table: Arc::new(Table::new(node, runs)),
+            handler,
+            stopping: CancellationToken::new(),
+            roster,
+            book: Mutex::new(book),
+            started: Instant::now(),
+        })
+    }
+
+    /// The roster as it is now.
+    pub(crate) fn roster(&self) -> Arc<Roster> {
+        Arc::clone(&self.roster.borrow())
+    }
+
+    /// The roster, to be waited for.
+    pub(crate) fn rosters(&self) -> watch::Receiver<Arc<Roster>> {
+        self.roster.clone()
+    }
+
+    /// What the roster says of `peer`.
+    pub(crate) fn admission(&self, peer: &NodeId) -> Admission {
+        self.roster.borrow().admission(peer)
+    }
+
+    /// What people call `peer`.
+    pub(crate) fn label(&self, peer: &NodeId) -> String {
+        self.roster.borrow().label(peer)
+    }
+
+    /// Whether a connection to `peer` is always kept: between the broker and every member.
+    pub(super) fn is_kept(&self, peer: &NodeId) -> bool {
+        let roster = self.roster.borrow();
+        roster.members.contains_key(peer) && (*peer == roster.broker || self.node == roster.broker)
+    }
+
+    /// The address book.
+    pub(crate) fn book(&self) -> MutexGuard<'_, AddressBook> {
+        // Every change is whole before anything can panic.
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The address book's clock.
+    pub(crate) fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// Notes addresses, and dials at once when one is new.
+    pub(crate) fn learned(&self, peer: NodeId, source: Source, addresses: &[SocketAddr]) {
+        if peer != self.node && self.book().learned(peer, source, addresses) {
+            self.table.poke(peer);
+        }
+    }
+
+    /// Where `peer` can be dialled from this socket, best guess first.
+    pub(crate) fn candidates(&self, peer: &NodeId) -> Vec<SocketAddr> {
+        let mut candidates = self.book().candidates(peer, self.now());
+        candidates.retain(|address| self.endpoint.reaches(*address));
+        candidates
+    }
+
+    /// Where this device can be dialled.
+    pub(crate) fn own_addresses(&self) -> Vec<SocketAddr> {
+        let bound = self.endpoint.address();
+        if !bound.ip().is_unspecified() {
+            return vec![bound];
+        }
+        let mut addresses = local_addresses(bound.port());
+        addresses.retain(|address| self.endpoint.reaches(*address));
+        addresses.truncate(ADDRESSES_MAX);
+        addresses
+    }
+
+    /// What this device says first.
+    pub(super) fn hello(&self) -> Hello {
+        let roster = self.roster();
+        Hello {
+            protocol: PROTOCOL,
+            protocol_min: PROTOCOL_MIN,
+            features: 0,
+            build: self.build.clone(),
+            name: self.name.clone(),
+            mesh: roster.mesh,
+            epoch: roster.epoch,
+            roster_version: roster.version,
+            incarnation: self.run,
+            addresses: self.own_addresses(),
+            ext: Vec::new(),
+        }
+    }
+
+    /// Has the program above keep what is known of `peer`.
+    pub(super) fn remember(&self, peer: NodeId, run: Incarnation) {
+        let addresses = self.book().worth_remembering(&peer, self.now());
+        self.handler.remember(peer, Remembered { addresses, incarnation: Some(run) });
+    }
+}
+
+/// From 0 to 1. Without randomness the middle: it only spreads devices that dial at the same time.
+pub(super) fn chance() -> f64 {
+    let mut bytes = [0; 4];
+    match SystemRandom::new().fill(&mut bytes) {
+        Ok(()) => f64::from(u32::from_be_bytes(bytes)) / f64::from(u32::MAX),
+        Err(_) => 0.5,
+    }
+}

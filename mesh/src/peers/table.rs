@@ -1,0 +1,305 @@
+//! The table of peers: the links of each, who is connected, and what went wrong last. It takes decisions from
+//! `verdict` and carries them out; it dials nobody.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use tokio::sync::{Notify, watch};
+
+use super::{
+    link::{Link, Word},
+    verdict::{self, Keep, Run, Runs},
+};
+use crate::{
+    api::PeerState,
+    identity::{Incarnation, NodeId},
+    wire::CloseCode,
+};
+
+/// Links to one peer at a time: the one in use, one that is given up, and one that is just being compared. A peer that
+/// makes more loses the oldest.
+const LINKS_MAX: usize = 4;
+
+/// What is known of one peer besides its addresses.
+#[derive(Debug, Default)]
+struct Entry {
+    /// The first that is not retired is the one in use.
+    links: Vec<Arc<Link>>,
+    /// The latest run that was let in.
+    run: Option<Incarnation>,
+    /// Wakes the peer's task.
+    wake: Arc<Notify>,
+    /// Callers that wait for a connection.
+    demand: usize,
+    /// Whether a task tends it.
+    tended: bool,
+    /// What the task does without a connection.
+    state: Option<PeerState>,
+    /// When the task dials again.
+    retry_at: Option<Instant>,
+    trouble: Option<String>,
+}
+
+impl Entry {
+    fn current(&self) -> Option<&Arc<Link>> {
+        let open = || self.links.iter().filter(|link| link.is_open());
+        // A link that is given up is better than none: the other one may be agreed on here a moment later than there.
+        open().find(|link| !link.is_retired()).or_else(|| open().next())
+    }
+}
+
+/// How a peer stands, for `status`.
+#[derive(Clone, Debug)]
+pub(crate) struct Standing {
+    pub(crate) state: PeerState,
+    pub(crate) address: Option<SocketAddr>,
+    pub(crate) rtt: Option<Duration>,
+    pub(crate) trouble: Option<String>,
+}
+
+/// All peers.
+#[derive(Debug)]
+pub(crate) struct Table {
+    own: NodeId,
+    entries: Mutex<BTreeMap<NodeId, Entry>>,
+    connected: watch::Sender<Arc<BTreeSet<NodeId>>>,
+}
+
+impl Table {
+    pub(crate) fn new(own: NodeId, runs: impl IntoIterator<Item = (NodeId, Option<Incarnation>)>) -> Self {
+        let entry = |(node, run)| (node, Entry { run, ..Entry::default() });
+        let entries = Mutex::new(runs.into_iter().map(entry).collect());
+        Self { own, entries, connected: watch::Sender::new(Arc::default()) }
+    }
+
+    fn entries(&self) -> MutexGuard<'_, BTreeMap<NodeId, Entry>> {
+        // Every change is one assignment: what a panic left behind is whole.
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Who is connected.
+    pub(crate) fn connected(&self) -> watch::Receiver<Arc<BTreeSet<NodeId>>> {
+        self.connected.subscribe()
+    }
+
+    /// The link in use.
+    pub(crate) fn current(&self, peer: NodeId) -> Option<Arc<Link>> {
+        self.entries().get(&peer)?.current().cloned()
+    }
+
+    /// The link in use, if streams may be opened on it.
+    pub(crate) fn usable(&self, peer: NodeId) -> Option<Arc<Link>> {
+        self.current(peer).filter(|link| !link.is_retired())
+    }
+
+    /// All links of all peers.
+    pub(crate) fn links(&self) -> Vec<Arc<Link>> {
+        self.entries().values().flat_map(|entry| entry.links.iter().cloned()).collect()
+    }
+
+    /// Judges the run that `peer` says it is.
+    pub(super) fn judge(&self, peer: NodeId, own: Option<&Incarnation>, seen: &Incarnation) -> Run {
+        let entries = self.entries();
+        let entry = entries.get(&peer);
+        let open = entry.and_then(Entry::current).map(|link| link.run);
+        let remembered = entry.and_then(|entry| entry.run);
+        verdict::judge(Runs { own, remembered: remembered.as_ref(), open: open.as_ref() }, seen)
+    }
+
+    /// Takes a link that both sides said hello on; `false` when another run was let in in the meantime.
+    pub(super) fn add(&self, link: &Arc<Link>) -> bool {
+        let mut entries = self.entries();
+        let entry = entries.entry(link.peer()).or_default();
+        let known = Runs { own: None, remembered: entry.run.as_ref(), open: None };
+        if verdict::judge(known, &link.run) == Run::Duplicate {
+            return false;
+        }
+        entry.run = Some(link.run);
+        (entry.state, entry.retry_at, entry.trouble) = (None, None, None);
+        if let Some(old) = entry.current().cloned() {
+            let keep = verdict::keep(verdict::is_lower(self.own, link.peer()), &old.standing(), &link.standing());
+            tracing::debug!(peer = %link.label, ?keep, "two connections to one device");
+            let replaced = || format!("{} connected anew", link.label);
+            match keep {
+                Keep::Both => entry.links.push(Arc::clone(link)),
+                Keep::Old => {
+                    link.retire(CloseCode::Redundant);
+                    entry.links.push(Arc::clone(link));
+                }
+                Keep::New => {
+                    old.retire(CloseCode::Redundant);
+                    entry.links.insert(0, Arc::clone(link));
+                }
+                Keep::NewOnly => {
+                    for old in entry.links.drain(..) {
+                        old.close(CloseCode::Redundant, replaced(), "this device connected anew");
+                    }
+                    entry.links.push(Arc::clone(link));
+                }
+            }
+        } else {
+            entry.links.push(Arc::clone(link));
+        }
+        while entry.links.len() > LINKS_MAX {
+            let oldest = entry.links.remove(0);
+            oldest.close(CloseCode::Redundant, format!("{} connected too often", link.label), "too many connections");
+        }
+        for link in &entry.links {
+            link.changed.notify_one();
+        }
+        entry.wake.notify_one();
+        self.publish(&entries);
+        true
+    }
+
+    /// Takes a link out that has ended; `true` when it was the one in use.
+    pub(super) fn remove(&self, link: &Arc<Link>, trouble: &str) -> bool {
+        let mut entries = self.entries();
+        let Some(entry) = entries.get_mut(&link.peer()) else { return false };
+        let before = entry.links.len();
+        entry.links.retain(|other| !Arc::ptr_eq(other, link));
+        let lost = entry.links.len() < before && entry.current().is_none();
+        if lost {
+            entry.trouble = Some(trouble.to_owned());
+        }
+        entry.wake.notify_one();
+        self.publish(&entries);
+        lost
+    }
+
+    /// Forgets a peer; gives its links, to be closed.
+    pub(super) fn forget(&self, peer: NodeId) -> Vec<Arc<Link>> {
+        let mut entries = self.entries();
+        let Some(entry) = entries.get_mut(&peer) else { return Vec::new() };
+        let links = std::mem::take(&mut entry.links);
+        entry.wake.notify_one();
+        // Its run is kept: the same identity may be let in again, and must not be an older run then. Its task takes the
+        // rest along.
+        self.publish(&entries);
+        links
+    }
+
+    fn publish(&self, entries: &BTreeMap<NodeId, Entry>) {
+        let now: BTreeSet<NodeId> =
+            entries.iter().filter(|(_, entry)| entry.current().is_some()).map(|(node, _)| *node).collect();
+        self.connected.send_if_modified(|before| {
+            let changed = **before != now;
+            if changed {
+                *before = Arc::new(now);
+            }
+            changed
+        });
+    }
+
+    /// Tells the device that is connected that another one uses its identity.
+    pub(super) fn warn(&self, peer: NodeId, other: Option<SocketAddr>) {
+        if let Some(link) = self.current(peer) {
+            link.say(Word::Duplicate(other));
+        }
+    }
+
+    /// What wakes a peer's task.
+    pub(super) fn wake(&self, peer: NodeId) -> Arc<Notify> {
+        Arc::clone(&self.entries().entry(peer).or_default().wake)
+    }
+
+    /// Wakes a peer's task, if it has one.
+    pub(super) fn poke(&self, peer: NodeId) {
+        if let Some(entry) = self.entries().get(&peer) {
+            entry.wake.notify_one();
+        }
+    }
+
+    /// Wakes the tasks of all peers.
+    pub(super) fn poke_all(&self) {
+        for entry in self.entries().values() {
+            entry.wake.notify_one();
+        }
+    }
+
+    /// Whether the caller is the one to start a task for `peer`.
+    pub(super) fn take_care(&self, peer: NodeId) -> bool {
+        !std::mem::replace(&mut self.entries().entry(peer).or_default().tended, true)
+    }
+
+    /// The peer's task ends.
+    pub(super) fn leave(&self, peer: NodeId) {
+        if let Some(entry) = self.entries().get_mut(&peer) {
+            (entry.tended, entry.state, entry.retry_at) = (false, None, None);
+        }
+    }
+
+    /// Whether somebody waits for a connection.
+    pub(super) fn is_demanded(&self, peer: NodeId) -> bool {
+        self.entries().get(&peer).is_some_and(|entry| entry.demand > 0)
+    }
+
+    /// Says that somebody waits for a connection, until the answer is dropped.
+    pub(crate) fn demand(self: &Arc<Self>, peer: NodeId) -> Demand {
+        let mut entries = self.entries();
+        let entry = entries.entry(peer).or_default();
+        entry.demand += 1;
+        entry.wake.notify_one();
+        drop(entries);
+        Demand { table: Arc::clone(self), peer }
+    }
+
+    /// What a peer's task does without a connection.
+    pub(super) fn set_state(&self, peer: NodeId, state: PeerState, trouble: Option<String>) {
+        let mut entries = self.entries();
+        let entry = entries.entry(peer).or_default();
+        entry.retry_at = match state {
+            PeerState::Waiting { retry_in_ms } => Some(Instant::now() + Duration::from_millis(retry_in_ms)),
+            _ => None,
+        };
+        entry.state = Some(state);
+        if trouble.is_some() {
+            entry.trouble = trouble;
+        }
+    }
+
+    /// What went wrong last with a peer that is not connected.
+    pub(crate) fn trouble(&self, peer: NodeId) -> Option<String> {
+        self.entries().get(&peer)?.trouble.clone()
+    }
+
+    /// How a peer stands.
+    pub(crate) fn standing(&self, peer: NodeId) -> Standing {
+        let entries = self.entries();
+        let entry = entries.get(&peer);
+        if let Some(link) = entry.and_then(Entry::current) {
+            let (address, rtt) = (Some(link.connection.address()), Some(link.connection.rtt()));
+            return Standing { state: PeerState::Connected, address, rtt, trouble: None };
+        }
+        let state = entry.and_then(|entry| Some((entry.state?, entry.retry_at)));
+        let state = match state {
+            Some((PeerState::Waiting { .. }, Some(at))) => {
+                let left = at.saturating_duration_since(Instant::now()).as_millis();
+                PeerState::Waiting { retry_in_ms: u64::try_from(left).unwrap_or(u64::MAX) }
+            }
+            Some((state, _)) => state,
+            None => PeerState::Idle,
+        };
+        let trouble = entry.and_then(|entry| entry.trouble.clone());
+        Standing { state, address: None, rtt: None, trouble }
+    }
+}
+
+/// Somebody waits for a connection to a peer.
+#[derive(Debug)]
+pub(crate) struct Demand {
+    table: Arc<Table>,
+    peer: NodeId,
+}
+
+impl Drop for Demand {
+    fn drop(&mut self) {
+        if let Some(entry) = self.table.entries().get_mut(&self.peer) {
+            entry.demand -= 1;
+        }
+    }
+}
