@@ -12,7 +12,10 @@ mod wire;
 pub use api::{
     Duplicate, Handler, JoinError, MeshConfig, MeshError, OpenError, PeerState, PeerStatus, Remembered, Welcome,
 };
-pub use discovery::{AddressBook, CANDIDATES_MAX, HostPort, HostPortError, NODES_MAX, Source, local_addresses};
+pub use discovery::{
+    AddressBook, CANDIDATES_MAX, DiscoveryError, HostPort, HostPortError, Mdns, NODES_MAX, Sighting, Source,
+    local_addresses,
+};
 pub use identity::{
     Admission, CODE_ADDRESSES_MAX, CODE_CHARACTERS_MAX, Identity, IdentityError, Incarnation, InviteCode,
     InviteCodeError, InviteId, InviteKey, InviteSecret, Lineage, Member, MeshId, NodeId, NodeIdError, Roster,

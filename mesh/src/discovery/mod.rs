@@ -3,6 +3,10 @@
 mod book;
 mod interfaces;
 mod local;
+mod mdns;
+mod neighbours;
 
 pub use book::{AddressBook, CANDIDATES_MAX, HostPort, HostPortError, NODES_MAX, Source};
 pub use local::local_addresses;
+pub use mdns::{DiscoveryError, Mdns};
+pub use neighbours::Sighting;
