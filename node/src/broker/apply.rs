@@ -26,6 +26,13 @@ pub fn apply(state: &mut State, entry: &Stamped) -> Reply {
         Command::Jump { gap_ms } => jump(state, at, *gap_ms),
         Command::SourceRead { conversation, uri } => source_read(state, at, conversation, uri),
         Command::Import { bindings, receipts } => import(state, entry, bindings, receipts),
+        Command::Found { .. }
+        | Command::Invite { .. }
+        | Command::Admit { .. }
+        | Command::Rename { .. }
+        | Command::Remove { .. }
+        | Command::Merge { .. }
+        | Command::StartOver { .. } => members::apply(state, entry),
     };
     if at.since(state.pruned) >= PRUNE_EVERY_MS {
         prune(state, at);
@@ -33,10 +40,14 @@ pub fn apply(state: &mut State, entry: &Stamped) -> Reply {
     reply
 }
 
-/// Drops what expired: settled receipts after 24 h, bindings after 30 days and the day a touch may be late.
-fn prune(state: &mut State, at: Millis) {
+/// Drops what expired: settled receipts after 24 h, bindings after 30 days and the day a touch may be late, invites ten
+/// minutes after their end.
+pub(super) fn prune(state: &mut State, at: Millis) {
     state.receipts.retain(|_, receipt| !receipt.expired(at));
-    state.bindings.retain(|_, binding| !binding.prunable(at));
+    state.bindings.retain(|binding| !binding.prunable(at));
+    if let Some(membership) = &mut state.membership {
+        membership.prune(at);
+    }
     state.pruned = at;
 }
 
@@ -53,7 +64,7 @@ fn bind(state: &mut State, entry: &Stamped, chat: &str, session: &SessionId, exp
     Reply::Bound { revision: entry.index, previous }
 }
 
-fn room_for_binding(state: &mut State, at: Millis) -> bool {
+pub(super) fn room_for_binding(state: &mut State, at: Millis) -> bool {
     if state.bindings.len() >= BINDINGS_MAX {
         prune(state, at);
     }
@@ -61,11 +72,13 @@ fn room_for_binding(state: &mut State, at: Millis) -> bool {
 }
 
 fn touch(state: &mut State, at: Millis, chat: &str, revision: u64) -> Reply {
-    let Some(binding) = state.bindings.get_mut(chat).filter(|binding| binding.revision == revision) else {
+    if state.bindings.get(chat).is_none_or(|binding| binding.revision != revision) {
         return Reply::Done(false);
-    };
-    binding.last_used = at;
-    binding.idle_from = at;
+    }
+    state.bindings.change(chat, |binding| {
+        binding.last_used = at;
+        binding.idle_from = at;
+    });
     Reply::Done(true)
 }
 
@@ -238,11 +251,12 @@ fn forget(state: &mut State, ids: &[String]) -> Reply {
 /// only adds the time it skipped, or a machine that is off every night would keep every row for ever.
 fn jump(state: &mut State, at: Millis, gap_ms: u64) -> Reply {
     let moved = |used: Millis, from: Millis| if from > used { from.plus(gap_ms).min(at) } else { at };
-    for binding in state.bindings.values_mut() {
-        binding.idle_from = moved(binding.last_used, binding.idle_from);
-    }
+    state.bindings.change_all(|binding| binding.idle_from = moved(binding.last_used, binding.idle_from));
     for receipt in state.receipts.values_mut() {
         receipt.keep_from = moved(receipt.updated, receipt.keep_from);
+    }
+    if let Some(membership) = &mut state.membership {
+        membership.jump(at, gap_ms);
     }
     Reply::Done(true)
 }
@@ -311,5 +325,6 @@ fn import_binding(state: &mut State, entry: &Stamped, row: &ImportRow, counts: &
     state.bindings.insert(row.chat.clone(), binding);
 }
 
+mod members;
 #[cfg(test)]
 mod tests;

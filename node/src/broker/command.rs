@@ -3,10 +3,17 @@
 //! Variants and fields are append-only, because a log entry must stay readable for every later program: a new field is a
 //! new variant. `golden` tests pin the bytes.
 
+use chappie_mesh::{MeshId, NodeId};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    limits::{CALL_BYTES_MAX, CONVERSATION_BYTES_MAX, OPERATION_ID_CHARS_MAX, SESSION_BYTES_MAX},
+    invite::{InviteId, InviteKey},
+    limits::{
+        CALL_BYTES_MAX, CONVERSATION_BYTES_MAX, FORGET_SESSIONS_MAX, IMPORT_BATCH, NAME_BYTES_MAX,
+        OPERATION_ID_CHARS_MAX, SESSION_BYTES_MAX,
+    },
+    membership::Verdict,
+    merge::{Belongings, MergeReport},
     receipts::{Receipt, ReceiptKey, ReceiptKind, ResourceRefData},
     state::{self, Binding, DecodeError},
 };
@@ -121,6 +128,65 @@ pub enum Command {
         /// Receipts; ours win.
         receipts: Vec<Receipt>,
     },
+    /// This node becomes a mesh of one, unless it is the broker of one already; then it takes the name.
+    Found {
+        /// The new mesh.
+        mesh: MeshId,
+        /// This node.
+        node: NodeId,
+        /// Its name.
+        name: String,
+    },
+    /// Opens an invite.
+    Invite {
+        /// Its id.
+        id: InviteId,
+        /// What checks a proof of its secret.
+        key: InviteKey,
+        /// How many devices it lets in.
+        uses: u32,
+        /// For how long.
+        ttl_ms: u64,
+    },
+    /// A device proved an invite's secret (F19).
+    Admit {
+        /// Which device.
+        node: NodeId,
+        /// Its name.
+        name: String,
+        /// Which invite.
+        invite: InviteId,
+    },
+    /// A member is called otherwise.
+    Rename {
+        /// Which member.
+        node: NodeId,
+        /// Its name.
+        name: String,
+    },
+    /// A member is forgotten (F21).
+    Remove {
+        /// Which member.
+        node: NodeId,
+        /// Its sessions, as far as they are known.
+        sessions: Vec<SessionId>,
+    },
+    /// Rows of a mesh of one that joined (F18).
+    Merge {
+        /// The device that brought them.
+        from: NodeId,
+        /// The rows.
+        brought: Belongings,
+    },
+    /// Everything goes, and this node becomes a mesh of one.
+    StartOver {
+        /// The new mesh; a repeated command with the same one changes nothing.
+        mesh: MeshId,
+        /// This node.
+        node: NodeId,
+        /// Its name.
+        name: String,
+    },
 }
 
 /// A reserved operation, as the log has it.
@@ -213,8 +279,27 @@ pub enum Reply {
     Unresolvable(Option<super::receipts::ReceiptStatus>),
     /// How an import went.
     Imported(ImportCounts),
+    /// What became of a device that proved an invite's secret.
+    Admission(Verdict),
+    /// An invite of this id is there with another secret.
+    Taken,
+    /// There is no mesh yet.
+    NoMesh,
+    /// The device was not forgotten.
+    Kept(Kept),
+    /// How a merge went.
+    Merged(MergeReport),
     /// Done; whether anything changed.
     Done(bool),
+}
+
+/// Why a device was not forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// It is the broker itself.
+    Broker,
+    /// It is no member and never was, as far as is known.
+    Unknown,
 }
 
 /// Counts of one import.
@@ -274,7 +359,17 @@ impl Command {
                 })?;
                 receipts.iter().try_for_each(|receipt| Reservation::of(receipt).check())
             }
-            Self::Touch { .. }
+            Self::Found { name, .. }
+            | Self::Admit { name, .. }
+            | Self::Rename { name, .. }
+            | Self::StartOver { name, .. } => bytes("the device's name", name, NAME_BYTES_MAX),
+            Self::Remove { sessions, .. } => {
+                at_most("the list of the device's sessions", sessions.len(), FORGET_SESSIONS_MAX)?;
+                sessions.iter().try_for_each(|id| bytes("the session's id", id.as_str(), SESSION_BYTES_MAX))
+            }
+            Self::Merge { brought, .. } => check_brought(brought),
+            Self::Invite { .. }
+            | Self::Touch { .. }
             | Self::Restore { .. }
             | Self::Settle { .. }
             | Self::Resolve { .. }
@@ -337,6 +432,26 @@ impl Reservation {
         bytes("the receipt's key", &self.key.0, 64)?;
         bytes("the arguments' signature", &self.signature, 64)
     }
+}
+
+fn check_brought(brought: &Belongings) -> Result<(), TooLong> {
+    at_most("the piece of what a device brings along", brought.rows(), IMPORT_BATCH)?;
+    brought.bindings.iter().try_for_each(|row| {
+        bytes("the conversation's id", &row.chat, CONVERSATION_BYTES_MAX)?;
+        bytes("the session's id", row.session.as_str(), SESSION_BYTES_MAX)
+    })?;
+    brought.receipts.iter().try_for_each(|receipt| Reservation::of(receipt).check())?;
+    brought.delivered.iter().try_for_each(|row| {
+        bytes("the late result's id", &row.id, CALL_BYTES_MAX)?;
+        bytes("the conversation's id", &row.conversation, CONVERSATION_BYTES_MAX + 5)
+    })
+}
+
+fn at_most(what: &'static str, rows: usize, max: usize) -> Result<(), TooLong> {
+    if rows <= max {
+        return Ok(());
+    }
+    Err(TooLong { what, found: format!("{rows} rows"), limit: format!("{max} rows") })
 }
 
 fn bytes(what: &'static str, text: &str, max: usize) -> Result<(), TooLong> {

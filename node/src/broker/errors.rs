@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     command::TooLong,
-    limits::QUEUE_MAX,
+    limits::{INVITE_USES_MAX, MEMBERS_MAX, QUEUE_MAX},
     receipts::{ReceiptKey, ReceiptStatus},
     select::{Missing, Refusal},
 };
@@ -118,6 +118,75 @@ pub enum ResolveError {
         /// Where it stands.
         status: ReceiptStatus,
     },
+    /// It could not be recorded.
+    #[error(transparent)]
+    Propose(#[from] ProposeError),
+}
+
+/// Why there is no invite.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InviteError {
+    /// A number of uses that cannot be.
+    #[error("an invite lets in 1 to {INVITE_USES_MAX} devices, and {0} were asked for; pass another --uses")]
+    Uses(u32),
+    /// A time that cannot be.
+    #[error(
+        "an invite is good for 1 second to 7 days, and {0} ms were asked for; pass another --ttl, for example 10m"
+    )]
+    Ttl(u64),
+    /// Its id is taken by another secret.
+    #[error("an invite with this id is there already; make another one")]
+    Taken,
+    /// Too many.
+    #[error("the table of {what} is full ({limit}); use one invite for several devices (--uses), or wait for one to expire")]
+    Full {
+        /// Which.
+        what: &'static str,
+        /// Its size.
+        limit: usize,
+    },
+    /// This node is in no mesh of its own.
+    #[error("this device has no mesh to invite to yet; start it with `chappie up` and try again")]
+    NoMesh,
+    /// It could not be recorded.
+    #[error(transparent)]
+    Propose(#[from] ProposeError),
+}
+
+/// Why a device is not let in. The sentences go to that device.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AdmitError {
+    /// No such invite, or a wrong proof: the same words for both, so that nobody can ask which invites there are.
+    #[error("this invite is not good here; check that it was copied whole, or make a new one with `chappie invite`")]
+    Refused,
+    /// Its time is over.
+    #[error("this invite has expired; make a new one with `chappie invite`")]
+    Expired,
+    /// Other devices have used it up.
+    #[error("this invite was used by as many devices as it was made for; make a new one with `chappie invite`")]
+    Spent,
+    /// This device used it, and was forgotten since.
+    #[error("this device used this invite before and was forgotten since; make a new one with `chappie invite`")]
+    Forgotten,
+    /// The mesh is full.
+    #[error("the mesh has {MEMBERS_MAX} devices, and that is the most; forget one with `chappie forget NODE` first")]
+    Full,
+    /// It could not be recorded.
+    #[error(transparent)]
+    Propose(#[from] ProposeError),
+}
+
+/// Why a device was not forgotten.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ForgetError {
+    /// It is the broker.
+    #[error(
+        "{0} is this mesh's broker: it keeps the bindings and receipts and cannot be forgotten; to take it out of use,          make an invite on another device after forgetting that one here, and let the others join there"
+    )]
+    Broker(String),
+    /// It is none of ours.
+    #[error("{0} is not a device of this mesh; `chappie peers` lists them")]
+    Unknown(String),
     /// It could not be recorded.
     #[error(transparent)]
     Propose(#[from] ProposeError),

@@ -12,6 +12,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+mod mesh;
+
 use tokio::sync::{oneshot, watch};
 
 use super::{
@@ -139,10 +141,13 @@ impl Broker {
         }
     }
 
-    /// Replaces this node's list of online sessions, and wakes selections that wait for one.
+    /// Replaces the list of online sessions, and wakes selections that wait for one when it changed.
     pub fn announce(&self, sessions: Vec<Announced>) {
-        self.shared.memory().volatile.announce(sessions);
-        self.shared.wake();
+        let changed = self.shared.memory().volatile.announce(sessions);
+        // Every waiting selection looks again, so only when there is something to see.
+        if changed {
+            self.shared.wake();
+        }
     }
 
     /// A connection ended: its default is forgotten.
@@ -340,7 +345,7 @@ impl Broker {
     pub async fn backup(&self) -> io::Result<PathBuf> {
         let (done, result) = oneshot::channel();
         let stopped = || io::Error::other("the node is stopping");
-        if !self.send(Message::Backup(done)).await {
+        if !self.send(Message::Backup("import", done)).await {
             return Err(stopped());
         }
         result.await.map_err(|_| stopped())?
@@ -381,7 +386,7 @@ impl Broker {
     }
 
     /// The one path of every change: check, queue, and wait for the reply.
-    async fn propose(&self, command: Command) -> Result<Reply, ProposeError> {
+    pub(super) async fn propose(&self, command: Command) -> Result<Reply, ProposeError> {
         self.submit(command, 0, None)?.wait().await
     }
 
@@ -396,6 +401,23 @@ impl Broker {
             },
         )?;
         Ok(Pending { broker: self.clone(), answer, command: kept, seq })
+    }
+
+    /// Copies the store, then commits `command` with nothing in between.
+    async fn propose_backed_up(
+        &self,
+        what_for: &'static str,
+        command: Command,
+    ) -> Result<(PathBuf, Reply), ProposeError> {
+        command.check()?;
+        let (sender, answer): (Answer, _) = oneshot::channel();
+        let (done, backup) = oneshot::channel();
+        let job = Job { command, answer: Some(sender), seq: 0, hold: None };
+        if !self.send(Message::BackedUp(what_for, done, Box::new(job))).await {
+            return Err(ProposeError::Stopped);
+        }
+        let reply = answer.await.unwrap_or(Err(ProposeError::Stopped))?;
+        backup.await.map(|path| (path, reply)).map_err(|_| ProposeError::Stopped)
     }
 
     /// Queues a message that is no command, waiting for a place. `false`: the writer has ended.

@@ -40,10 +40,43 @@ pub const DELIVERED_MAX: usize = 4_096;
 /// Encoded size of one remembered delivery at most.
 pub const DELIVERED_BYTES_MAX: usize = CALL_BYTES_MAX + CONVERSATION_BYTES_MAX + 24;
 
+/// Devices of one mesh. The roster goes to each of them with every change; at this size it has 130 KB.
+pub const MEMBERS_MAX: usize = 1_000;
+/// Characters of a device's name, as the setting has it.
+pub const NAME_CHARS_MAX: usize = 64;
+/// Bytes of a device's name: twice its characters, so that most scripts keep all of them.
+pub const NAME_BYTES_MAX: usize = 2 * NAME_CHARS_MAX;
+/// Forgotten devices that are told so (the roster's word); the oldest is then a stranger like any other.
+pub const REMOVED_MAX: usize = 1_024;
+/// Invites that can still be used. More than a person keeps in mind; a fleet takes one with many uses.
+pub const INVITES_OPEN_MAX: usize = 64;
+/// Invites kept, used up ones too: until they are over they answer those who used them (F19). One for each member.
+pub const INVITES_MAX: usize = 1_024;
+/// Uses of one invite: a whole mesh of them.
+pub const INVITE_USES_MAX: u32 = 1_000;
+/// Uses of all invites, past and to come, while they are kept: two whole meshes. Bounds what is written about uses.
+pub const INVITE_USES_SUM_MAX: usize = 2_000;
+/// How long an invite is good: from a second, below which nobody can use it, to a week, for machines that are set up later.
+pub const INVITE_TTL_MS: (u64, u64) = (1_000, 7 * DAY_MS);
+/// How long after its end an invite answers those who used it (F19).
+pub const INVITE_GRACE_MS: u64 = 10 * 60_000;
+/// Sessions that one `forget` may name: a device with more is misconfigured. An entry of the log is then 400 KB.
+pub const FORGET_SESSIONS_MAX: usize = 4_096;
+/// Encoded size of all about membership at most: ids of 32 bytes, names, stamps and counts of up to 10, lengths.
+pub const MEMBERSHIP_BYTES_MAX: usize = MEMBERS_MAX * (32 + NAME_BYTES_MAX + 2 + 10 + 9)
+    + REMOVED_MAX * (32 + 10)
+    + INVITES_MAX * (8 + 32 + 5 + 10 + 10 + 1 + 2)
+    + INVITE_USES_SUM_MAX * (32 + 10)
+    + 128;
+
 /// All of the above together (F26: 32 MiB, failing closed). Each table is capped by count and row size, so the sum is.
 pub const STATE_BYTES_MAX: usize = 32 << 20;
 const _: () = assert!(
-    RECEIPTS_MAX * RECEIPT_BYTES_MAX + BINDINGS_MAX * BINDING_BYTES_MAX + DELIVERED_MAX * DELIVERED_BYTES_MAX + 1_024
+    RECEIPTS_MAX * RECEIPT_BYTES_MAX
+        + BINDINGS_MAX * BINDING_BYTES_MAX
+        + DELIVERED_MAX * DELIVERED_BYTES_MAX
+        + MEMBERSHIP_BYTES_MAX
+        + 1_024
         <= STATE_BYTES_MAX
 );
 
@@ -55,8 +88,9 @@ pub const PRUNE_EVERY_MS: u64 = 10 * 60_000;
 pub const CONNECTIONS_MAX: usize = 1_024;
 /// Participation windows at most. Each lives 20 s, so this is 200 first calls a second; the one that ends first goes.
 pub const WINDOWS_MAX: usize = 4_096;
-/// Sessions of one announcement that are taken in; a device with more is misconfigured.
-pub const SESSIONS_MAX: usize = 4_096;
+/// Sessions online that are taken in: those of a hundred devices with a hundred each, and room. As many conversations can
+/// be bound, so more could not all be used.
+pub const SESSIONS_MAX: usize = 16_384;
 
 /// A wall clock that moved further than this between two readings jumped (F14).
 pub const JUMP_MS: u64 = HOUR_MS;

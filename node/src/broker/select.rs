@@ -124,7 +124,7 @@ pub fn decide(state: &State, volatile: &Volatile, wish: Wish<'_>, now: Millis) -
         (None, Some(current)) => Decision::Wait(Missing::SavedDefault(current)),
         (None, None) => match free(state, volatile, conversation, now) {
             Some(session) => Decision::Use { session, how: How::Automatic, default: make },
-            None => Decision::Wait(Missing::Free { online: volatile.in_order().count() }),
+            None => Decision::Wait(Missing::Free { online: volatile.count() }),
         },
     }
 }
@@ -179,10 +179,18 @@ fn free(state: &State, volatile: &Volatile, conversation: &Conversation, now: Mi
     if let Some(reserved) = volatile.reserved_by(conversation).filter(|session| volatile.online(session)) {
         return Some(reserved.clone());
     }
-    let counts = query::counts(state, volatile, now);
     let taken = volatile.reserved_by_others(conversation);
     let held = volatile.held_by_connections(conversation);
-    let candidates =
-        || volatile.in_order().filter(|session| !counts.contains_key(*session) && !taken.contains(session));
-    candidates().find(|session| !held.contains(session)).or_else(|| candidates().next()).cloned()
+    // Each session is looked at once, and none after the first that is free in every way.
+    let mut second = None;
+    for session in volatile.in_order() {
+        if taken.contains(session) || query::bound(state, volatile, session, now) {
+            continue;
+        }
+        if !held.contains(session) {
+            return Some(session.clone());
+        }
+        second = second.or(Some(session));
+    }
+    second.cloned()
 }

@@ -5,13 +5,17 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{
+    bindings::Bindings,
     limits::{BINDING_IDLE_MS, BINDING_PRUNE_MS},
+    membership::Membership,
     receipts::{Receipt, ReceiptKey},
 };
 use crate::ids::{Millis, SessionId};
 
 /// First byte of an encoded state. Append-only: an old number keeps its meaning, and [`State::decode`] reads it.
-const STATE_VERSION: u8 = 2;
+///
+/// 2: without membership. 3: with it at the end.
+const STATE_VERSION: u8 = 3;
 
 /// A conversation's default session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,11 +63,31 @@ pub struct State {
     /// When expired rows were last looked for.
     pub pruned: Millis,
     /// Chat id → default session.
-    pub bindings: BTreeMap<String, Binding>,
+    pub bindings: Bindings,
     /// Receipts by key.
     pub receipts: BTreeMap<ReceiptKey, Receipt>,
     /// Late results that were delivered and whose owner still has them.
     pub delivered: BTreeMap<String, Delivered>,
+    /// The mesh; `None` before this node founded one.
+    pub membership: Option<Membership>,
+}
+
+/// The state of version 2.
+#[derive(Deserialize)]
+struct State2 {
+    applied: u64,
+    at: Millis,
+    pruned: Millis,
+    bindings: Bindings,
+    receipts: BTreeMap<ReceiptKey, Receipt>,
+    delivered: BTreeMap<String, Delivered>,
+}
+
+impl From<State2> for State {
+    fn from(old: State2) -> Self {
+        let State2 { applied, at, pruned, bindings, receipts, delivered } = old;
+        Self { applied, at, pruned, bindings, receipts, delivered, membership: None }
+    }
 }
 
 /// Why bytes are not a state.
@@ -89,12 +113,15 @@ impl State {
         encode(STATE_VERSION, self)
     }
 
-    /// The state of [`State::encode`].
+    /// The state of [`State::encode`], of this program's version or of an older one.
     ///
     /// # Errors
     /// [`DecodeError`].
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
-        decode(STATE_VERSION, bytes)
+        match bytes.first() {
+            Some(2) => decode::<State2>(2, bytes).map(Self::from),
+            _ => decode(STATE_VERSION, bytes),
+        }
     }
 
     /// The state that a store of format 1 stands for: it kept plain strings, chat → session, without a time, so every

@@ -93,8 +93,9 @@ struct Seen {
 /// All of it.
 #[derive(Debug, Default)]
 pub struct Volatile {
-    sessions: BTreeMap<SessionId, Announced>,
-    order: BTreeSet<(Millis, SessionId)>,
+    sessions: BTreeSet<SessionId>,
+    /// In selection order.
+    order: Vec<Announced>,
     selecting: BTreeMap<Conversation, Selecting>,
     undoing: BTreeSet<Conversation>,
     windows: BTreeMap<(Conversation, SessionId), Millis>,
@@ -104,24 +105,35 @@ pub struct Volatile {
 }
 
 impl Volatile {
-    /// Replaces the list of online sessions; the first [`SESSIONS_MAX`] in selection order are taken.
-    pub fn announce(&mut self, sessions: Vec<Announced>) {
+    /// Replaces the list of online sessions; the first [`SESSIONS_MAX`] in selection order are taken. `false`: it is the
+    /// list that was there.
+    pub fn announce(&mut self, sessions: Vec<Announced>) -> bool {
         let mut sessions = sessions;
         sessions.sort_by(|a, b| (a.created, &a.session).cmp(&(b.created, &b.session)));
         sessions.truncate(SESSIONS_MAX);
-        self.order = sessions.iter().map(|known| (known.created, known.session.clone())).collect();
-        self.sessions = sessions.into_iter().map(|known| (known.session.clone(), known)).collect();
+        if sessions == self.order {
+            return false;
+        }
+        self.sessions = sessions.iter().map(|known| known.session.clone()).collect();
+        self.order = sessions;
+        true
     }
 
     /// Whether a session is online.
     #[must_use]
     pub fn online(&self, session: &SessionId) -> bool {
-        self.sessions.contains_key(session)
+        self.sessions.contains(session)
+    }
+
+    /// Sessions online.
+    #[must_use]
+    pub const fn count(&self) -> usize {
+        self.order.len()
     }
 
     /// Online sessions in selection order.
     pub fn in_order(&self) -> impl Iterator<Item = &SessionId> {
-        self.order.iter().map(|(_, session)| session)
+        self.order.iter().map(|known| &known.session)
     }
 
     /// The session that a selection of `conversation` in progress has reserved.
@@ -305,6 +317,13 @@ impl Volatile {
                 self.connections.remove(id);
             }
         }
+    }
+
+    /// These sessions will not come back: no connection keeps them as its default, and their windows close.
+    pub fn forget_sessions(&mut self, sessions: &[SessionId]) {
+        let gone: BTreeSet<&SessionId> = sessions.iter().collect();
+        self.connections.retain(|_, held| !gone.contains(&held.session));
+        self.windows.retain(|(_, session), _| !gone.contains(session));
     }
 
     /// The connection ended: nothing of it is kept.

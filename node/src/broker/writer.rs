@@ -3,6 +3,7 @@
 //! rebuilt from disk (F12, F25). Not a place for decisions: those are in the pure files.
 
 use std::{
+    collections::{BTreeMap, BTreeSet},
     io,
     path::PathBuf,
     sync::{
@@ -12,6 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use chappie_mesh::{MeshId, NodeId, Roster};
 use tokio::sync::{oneshot, watch};
 
 use super::{
@@ -19,6 +21,7 @@ use super::{
     command::{Command, Reply, Stamped},
     errors::ProposeError,
     limits::{BATCH_MAX, REOPEN_MS, SNAPSHOT_EVERY},
+    membership::Membership,
     meshtime::{MeshTime, Reading},
     state::{DecodeError, State},
     volatile::Volatile,
@@ -39,6 +42,8 @@ pub(super) struct Shared {
     pub(super) applied: watch::Sender<u64>,
     /// Counts everything that a waiting selection may care for.
     pub(super) changed: watch::Sender<u64>,
+    /// The roster of the state; see [`nobody`] before there is one.
+    pub(super) roster: watch::Sender<Arc<Roster>>,
     clocks: Clocks,
 }
 
@@ -66,6 +71,7 @@ impl Shared {
         Self {
             applied: watch::Sender::new(state.applied),
             changed: watch::Sender::new(0),
+            roster: watch::Sender::new(Arc::new(state.membership.as_ref().map_or_else(nobody, Membership::roster))),
             state: RwLock::new(state),
             memory: Mutex::new(memory),
             clocks,
@@ -114,6 +120,12 @@ impl Shared {
     }
 }
 
+/// The roster before a mesh was founded: it admits nobody, and every other one is a later word.
+fn nobody() -> Roster {
+    let (mesh, broker) = (MeshId::from([0; 16]), NodeId::from([0; 32]));
+    Roster { mesh, epoch: 0, version: 0, broker, members: BTreeMap::new(), removed: BTreeSet::new() }
+}
+
 /// A session reserved for a selection in progress; dropping it lets the next waiter have it.
 pub(super) struct Hold {
     pub(super) shared: Arc<Shared>,
@@ -152,7 +164,10 @@ pub(super) enum Message {
     Propose(Box<Job>),
     /// Look at the undo list.
     Wake,
-    Backup(oneshot::Sender<io::Result<PathBuf>>),
+    /// Copies the store; the word says what for, and stands in the copy's name.
+    Backup(&'static str, oneshot::Sender<io::Result<PathBuf>>),
+    /// Copies the store and commits a command with nothing in between; without a copy there is no command.
+    BackedUp(&'static str, oneshot::Sender<PathBuf>, Box<Job>),
     Stop(oneshot::Sender<()>),
 }
 
@@ -192,9 +207,10 @@ impl Writer {
             self.reopen_when_due();
             self.work(batch);
             match control {
-                Some(Message::Backup(done)) => {
-                    let _ = done.send(self.backup());
+                Some(Message::Backup(what_for, done)) => {
+                    let _ = done.send(self.backup(what_for));
                 }
+                Some(Message::BackedUp(what_for, done, job)) => self.backed_up(what_for, done, *job),
                 Some(Message::Stop(done)) => {
                     drop(self);
                     let _ = done.send(());
@@ -290,7 +306,14 @@ impl Writer {
     }
 
     fn publish(&self) {
-        let applied = self.shared.state().applied;
+        let (applied, roster) = {
+            let state = self.shared.state();
+            let changed = state.membership.as_ref().filter(|known| !known.is(&self.shared.roster.borrow()));
+            (state.applied, changed.map(Membership::roster))
+        };
+        if let Some(roster) = roster {
+            self.shared.roster.send_replace(Arc::new(roster));
+        }
         self.shared.applied.send_replace(applied);
         self.shared.wake();
     }
@@ -351,11 +374,21 @@ impl Writer {
         self.publish();
     }
 
-    /// Copies the store to the first free `consensus.redb.import-N.bak`.
-    fn backup(&self) -> io::Result<PathBuf> {
+    fn backed_up(&mut self, what_for: &str, done: oneshot::Sender<PathBuf>, job: Job) {
+        match self.backup(what_for) {
+            Ok(path) => {
+                let _ = done.send(path);
+                self.work(vec![job]);
+            }
+            Err(error) => answer(&self.shared, job, Err(ProposeError::NotWritten(format!("no backup: {error}")))),
+        }
+    }
+
+    /// Copies the store to the first free `consensus.redb.WHAT_FOR-N.bak`.
+    fn backup(&self, what_for: &str) -> io::Result<PathBuf> {
         let free = (1_u32..).map(|n| {
             let mut name = self.store.path().as_os_str().to_owned();
-            name.push(format!(".import-{n}.bak"));
+            name.push(format!(".{what_for}-{n}.bak"));
             PathBuf::from(name)
         });
         let target = free.into_iter().find(|path| !path.exists()).ok_or_else(|| io::Error::other("no free name"))?;
