@@ -154,8 +154,10 @@ mod tests {
 
     #[test]
     fn the_index_follows_every_change_and_is_built_again_from_bytes() {
-        let mut bindings: Bindings =
-            [("a", "s1"), ("b", "s1"), ("c", "s2")].map(|(chat, to)| (chat.to_owned(), binding(to))).into_iter().collect();
+        let mut bindings: Bindings = [("a", "s1"), ("b", "s1"), ("c", "s2")]
+            .map(|(chat, to)| (chat.to_owned(), binding(to)))
+            .into_iter()
+            .collect();
         assert_eq!(index(&bindings), listed(&[("s1", &["a", "b"]), ("s2", &["c"])]));
         bindings.insert("a".into(), binding("s2"));
         bindings.insert("a".into(), binding("s2"));

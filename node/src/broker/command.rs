@@ -3,11 +3,10 @@
 //! Variants and fields are append-only, because a log entry must stay readable for every later program: a new field is a
 //! new variant. `golden` tests pin the bytes.
 
-use chappie_mesh::{MeshId, NodeId};
+use chappie_mesh::{InviteId, InviteKey, MeshId, NodeId};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    invite::{InviteId, InviteKey},
     limits::{
         CALL_BYTES_MAX, CONVERSATION_BYTES_MAX, FORGET_SESSIONS_MAX, IMPORT_BATCH, NAME_BYTES_MAX,
         OPERATION_ID_CHARS_MAX, SESSION_BYTES_MAX,

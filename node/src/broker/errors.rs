@@ -130,15 +130,15 @@ pub enum InviteError {
     #[error("an invite lets in 1 to {INVITE_USES_MAX} devices, and {0} were asked for; pass another --uses")]
     Uses(u32),
     /// A time that cannot be.
-    #[error(
-        "an invite is good for 1 second to 7 days, and {0} ms were asked for; pass another --ttl, for example 10m"
-    )]
+    #[error("an invite is good for 1 second to 7 days, and {0} ms were asked for; pass another --ttl, for example 10m")]
     Ttl(u64),
     /// Its id is taken by another secret.
     #[error("an invite with this id is there already; make another one")]
     Taken,
     /// Too many.
-    #[error("the table of {what} is full ({limit}); use one invite for several devices (--uses), or wait for one to expire")]
+    #[error(
+        "the table of {what} is full ({limit}); use one invite for several devices (--uses), or wait for one to expire"
+    )]
     Full {
         /// Which.
         what: &'static str,

@@ -12,8 +12,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-mod mesh;
-
 use tokio::sync::{oneshot, watch};
 
 use super::{
@@ -462,3 +460,5 @@ pub(super) fn upgrade(older: Older) -> Vec<u8> {
         Older::Format1 { bindings } => State::from_plain_bindings(bindings, clock::now()).encode(),
     }
 }
+
+mod mesh;

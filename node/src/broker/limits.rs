@@ -44,8 +44,8 @@ pub const DELIVERED_BYTES_MAX: usize = CALL_BYTES_MAX + CONVERSATION_BYTES_MAX +
 pub const MEMBERS_MAX: usize = 1_000;
 /// Characters of a device's name, as the setting has it.
 pub const NAME_CHARS_MAX: usize = 64;
-/// Bytes of a device's name: twice its characters, so that most scripts keep all of them.
-pub const NAME_BYTES_MAX: usize = 2 * NAME_CHARS_MAX;
+/// Bytes of a device's name, as the devices tell it to each other.
+pub const NAME_BYTES_MAX: usize = chappie_mesh::NAME_BYTES_MAX;
 /// Forgotten devices that are told so (the roster's word); the oldest is then a stranger like any other.
 pub const REMOVED_MAX: usize = 1_024;
 /// Invites that can still be used. More than a person keeps in mind; a fleet takes one with many uses.

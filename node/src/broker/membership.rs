@@ -3,12 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use chappie_mesh::{Member, MeshId, NodeId, Roster};
+use chappie_mesh::{InviteId, InviteKey, Member, MeshId, NodeId, Roster, check_name};
 use serde::{Deserialize, Serialize};
 
 use super::{
     command::Reply,
-    invite::{InviteId, InviteKey},
     limits::{
         INVITE_GRACE_MS, INVITE_USES_SUM_MAX, INVITES_MAX, INVITES_OPEN_MAX, MEMBERS_MAX, NAME_BYTES_MAX,
         NAME_CHARS_MAX, REMOVED_MAX,
@@ -276,14 +275,14 @@ impl Membership {
     }
 }
 
-/// A device's name as the roster takes it: one line without control characters, cut to its limits; the short id when
+/// A device's name as the roster takes it: one line without characters that steer a terminal, cut to its limits; the short id when
 /// nothing is left. Names come from other devices, so a bad one is mended and never a reason to turn a device away.
 #[must_use]
 pub fn label(name: &str, node: &NodeId) -> String {
-    let line: String = name.chars().filter(|c| !c.is_control()).collect();
+    let harmless = |c: &char| *c == ' ' || check_name(c.encode_utf8(&mut [0; 4])).is_ok();
+    let line: String = name.chars().take(NAME_BYTES_MAX).filter(harmless).collect();
     let cut: String = line.trim().chars().take(NAME_CHARS_MAX).collect();
-    let cut = clip_end(&cut, NAME_BYTES_MAX);
-    match cut.trim_end() {
+    match clip_end(&cut, NAME_BYTES_MAX).trim_end() {
         "" => node.short(),
         name => name.to_owned(),
     }

@@ -17,7 +17,8 @@ use crate::ids::{Millis, SessionId};
 /// Begins the reason of a receipt that both meshes had; by it a repeated merge is known.
 const BOTH: &str = "both of the joined meshes had this operation";
 
-/// What a broker brings along when its mesh of one joins another. Expired rows are left out.
+/// What a broker brings along when its mesh of one joins another. Expired rows are left out. Written to the log and sent
+/// to other devices: fields are append-only, and a new one needs a new command.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Belongings {
     /// The mesh time these rows are counted in. The other mesh has another one, so only ages are taken over (F14).
@@ -188,7 +189,6 @@ fn merge_receipt(state: &mut State, at: Millis, from: &str, theirs: Receipt, rep
     match meet(ours, &theirs) {
         Met::Keep => report.receipts_kept += 1,
         Met::Replace => {
-            // A later attempt than both, so that no report about the run that never was can settle this one.
             *ours = theirs;
             report.receipts_added += 1;
         }

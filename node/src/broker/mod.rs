@@ -16,7 +16,6 @@ pub mod command;
 pub mod errors;
 pub mod handle;
 pub mod import;
-pub mod invite;
 pub mod limits;
 pub mod membership;
 pub mod merge;

@@ -158,6 +158,8 @@ pub(super) fn decode<T: for<'a> Deserialize<'a>>(known: u8, bytes: &[u8]) -> Res
 
 #[cfg(test)]
 mod tests {
+    use chappie_mesh::{InviteId, NodeId, fresh_invite};
+
     use super::*;
     use crate::{
         broker::receipts::{ReceiptKind, ReceiptStatus, ResourceRefData},
@@ -193,21 +195,52 @@ mod tests {
         state
     }
 
+    /// The sample without its mesh, after the version.
+    const ROWS: &str = "080202010163017302020001016b016b0167016f010001630173012f0001690103010172040506010175016e016d0900070101016406636861743a6303";
+
+    fn with_mesh() -> State {
+        let id = InviteId::from([0xcc; 8]);
+        let (one, two) = (NodeId::from([0x11; 32]), NodeId::from([0x22; 32]));
+        let mut mesh = Membership::alone([0xaa; 16].into(), one, "n", Millis(10));
+        let key = fresh_invite([0xdd; 24]).1.key();
+        mesh.invite(id, key, 2, 1_000, Millis(11));
+        mesh.admit(two, "m", id, Millis(12));
+        mesh.remove(&two);
+        State { membership: Some(mesh), ..sample() }
+    }
+
+    fn hex(state: &State) -> String {
+        state.encode().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    fn bytes(hex: &str) -> Vec<u8> {
+        (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect()
+    }
+
     #[test]
     fn a_state_keeps_its_bytes() {
-        let hex: String = sample().encode().iter().map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!(
-            hex,
-            "02080202010163017302020001016b016b0167016f010001630173012f0001690103010172040506010175016e016d0900070101016406636861743a6303"
-        );
-        assert_eq!(State::decode(&sample().encode()), Ok(sample()));
+        assert_eq!(hex(&sample()), format!("03{ROWS}00"));
+        let (mesh, one, two) = ("aa".repeat(16), "11".repeat(32), "22".repeat(32));
+        let key = "2022a166ffc35b0cd2ead0d288c2d97822945719de7a7660882a4271d0dd9e09";
+        let members = format!("{mesh}0103{one}01{one}016e0a00");
+        let invites = format!("01cccccccccccccccc{key}010be8070001{two}0c");
+        assert_eq!(hex(&with_mesh()), format!("03{ROWS}01{members}01{two}03{invites}"));
+        for state in [sample(), with_mesh()] {
+            assert_eq!(State::decode(&state.encode()), Ok(state));
+        }
+    }
+
+    #[test]
+    fn a_state_of_version_2_is_read_and_has_no_mesh() {
+        assert_eq!(State::decode(&bytes(&format!("02{ROWS}"))), Ok(sample()));
+        assert!(matches!(State::decode(&bytes(&format!("02{ROWS}00"))), Err(DecodeError::Damaged(_))));
     }
 
     #[test]
     fn a_state_of_another_version_or_cut_short_is_an_error() {
         let bytes = sample().encode();
         let newer = [&[STATE_VERSION + 1], &bytes[1..]].concat();
-        assert_eq!(State::decode(&newer), Err(DecodeError::Version { found: 3, known: 2 }));
+        assert_eq!(State::decode(&newer), Err(DecodeError::Version { found: 4, known: 3 }));
         assert!((0..bytes.len()).all(|cut| State::decode(&bytes[..cut]).is_err()));
     }
 

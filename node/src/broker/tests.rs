@@ -18,6 +18,7 @@ use crate::{
     storage::consensus::faulty::FaultyDisk,
 };
 
+mod mesh;
 mod replay;
 mod rows;
 mod selection;

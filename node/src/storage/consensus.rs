@@ -3,7 +3,8 @@
 //! One thread writes (F24), every commit is fsynced before it is acknowledged. A store of an older format is copied to
 //! `consensus.redb.format-N.bak` and migrated in one transaction; one of a newer format is refused and left as it is.
 //!
-//! Format 1 kept only a table of plain bindings, chat → session. Format 2 keeps a log and a snapshot.
+//! Format 1 kept only a table of plain bindings, chat → session. Format 2 keeps a log and a snapshot. Format 3 keeps the
+//! same tables; its entries and snapshots may hold membership, which a program of format 2 cannot read.
 
 use std::{
     fs::{File, OpenOptions},
@@ -22,7 +23,7 @@ use super::damage;
 pub(super) const FILE: &str = "consensus.redb";
 
 /// The format this program writes.
-const FORMAT: u64 = 2;
+const FORMAT: u64 = 3;
 /// Facts about the file: `format`, `snapshot_index`, `snapshot_bytes`.
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 /// Entries after the snapshot, by index.
@@ -45,7 +46,7 @@ pub struct Contents {
     pub tail: Vec<(u64, Vec<u8>)>,
 }
 
-/// What a store of an older format held.
+/// What a store of an older format held, where its rows are not ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Older {
     /// Plain bindings, chat → session.
@@ -265,20 +266,27 @@ impl ConsensusStore {
 
     fn migrate(&self, database: Database, found: u64) -> Result<Database, OpenError> {
         let older = match found {
-            1 => Older::Format1 { bindings: read_plain_bindings(&database).map_err(|error| self.damaged(error))? },
+            1 => {
+                let bindings = read_plain_bindings(&database).map_err(|error| self.damaged(error))?;
+                Some(Older::Format1 { bindings })
+            }
+            // Its rows are ours: entries and snapshots say of themselves how they are read.
+            2 => None,
             other => return Err(self.damaged(format!("it says format {other}, which never was"))),
         };
         drop(database);
         let backup = self.format_backup(found);
         copy_file(&self.path, &backup).map_err(|error| self.io(format!("no backup {}: {error}", backup.display())))?;
         let database = self.open_database()?;
-        let snapshot = (self.upgrade)(older);
+        let snapshot = older.map(self.upgrade);
         let write = || -> Result<(), redb::Error> {
             let transaction = database.begin_write()?;
-            write_snapshot(&transaction, 0, &snapshot)?;
-            transaction.open_table(LOG)?;
+            if let Some(snapshot) = &snapshot {
+                write_snapshot(&transaction, 0, snapshot)?;
+                transaction.open_table(LOG)?;
+                transaction.delete_table(PLAIN_BINDINGS)?;
+            }
             transaction.open_table(META)?.insert("format", FORMAT)?;
-            transaction.delete_table(PLAIN_BINDINGS)?;
             transaction.commit()?;
             Ok(())
         };

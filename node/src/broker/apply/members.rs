@@ -23,9 +23,7 @@ pub(super) fn apply(state: &mut State, entry: &Stamped) -> Reply {
         command => {
             let Some(membership) = &mut state.membership else { return Reply::NoMesh };
             match command {
-                Command::Invite { id, key, uses, ttl_ms } => {
-                    membership.invite(*id, key.clone(), *uses, *ttl_ms, at)
-                }
+                Command::Invite { id, key, uses, ttl_ms } => membership.invite(*id, key.clone(), *uses, *ttl_ms, at),
                 Command::Admit { node, name, invite } => membership.admit(*node, name, *invite, at),
                 Command::Rename { node, name } => membership.rename(node, name),
                 Command::Remove { node, sessions } => remove(state, at, node, sessions),
@@ -75,9 +73,8 @@ fn remove(state: &mut State, at: Millis, node: &NodeId, sessions: &[SessionId]) 
     }
     let gone: BTreeSet<&SessionId> = sessions.iter().collect();
     let reason = format!("its device {name} was forgotten while it ran");
-    let running = |receipt: &&mut super::Receipt| {
-        receipt.status == ReceiptStatus::Running && gone.contains(&receipt.session)
-    };
+    let running =
+        |receipt: &&mut super::Receipt| receipt.status == ReceiptStatus::Running && gone.contains(&receipt.session);
     for receipt in state.receipts.values_mut().filter(running) {
         receipt.change(ReceiptStatus::Uncertain, Some(&reason), at);
         changed = true;

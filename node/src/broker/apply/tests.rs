@@ -1,9 +1,15 @@
 //! Life of a receipt as a table, the limits of every table, and compare-and-set.
 
+use chappie_mesh::{InviteId, NodeId, fresh_invite};
+
 use super::*;
 use crate::{
     broker::{
-        limits::{RECEIPT_KEEP_MS, STATE_BYTES_MAX},
+        limits::{
+            INVITE_USES_SUM_MAX, INVITES_MAX, MEMBERS_MAX, MEMBERSHIP_BYTES_MAX, NAME_BYTES_MAX, RECEIPT_KEEP_MS,
+            REMOVED_MAX, STATE_BYTES_MAX,
+        },
+        membership::{Invite, Joined, Membership, Spent},
         receipts::ReceiptKind,
     },
     ids::CallId,
@@ -138,6 +144,32 @@ fn a_full_table_of_bindings_fails_closed_and_drops_only_idle_ones() {
     assert!(!log.state.bindings.contains_key("oldest"));
 }
 
+/// Every table of it at its limit, with the widest rows.
+fn fullest_membership(at: Millis) -> Membership {
+    let node = |n: usize, kind: u8| {
+        let mut bytes = [kind; 32];
+        bytes[..8].copy_from_slice(&(n as u64).to_be_bytes());
+        NodeId::from(bytes)
+    };
+    let id = |n: usize| InviteId::from((n as u64).to_be_bytes());
+    let mut mesh = Membership::alone([1; 16].into(), node(0, 1), &"n".repeat(NAME_BYTES_MAX), at);
+    mesh.version = u64::MAX;
+    for n in 1..MEMBERS_MAX {
+        mesh.members.insert(node(n, 1), Joined { name: "n".repeat(NAME_BYTES_MAX), at, invite: Some(id(n)) });
+    }
+    mesh.removed = (0..REMOVED_MAX).map(|n| (node(n, 2), u64::MAX)).collect();
+    for n in 0..INVITES_MAX {
+        let key = fresh_invite([1; 24]).1.key();
+        let spent =
+            (0..if n < INVITE_USES_SUM_MAX - INVITES_MAX { 2 } else { 1 }).map(|n| Spent { node: node(n, 1), at });
+        let (uses_left, from, ttl_ms) = (u32::MAX, at, u64::MAX);
+        mesh.invites.insert(id(n), Invite { key, uses_left, from, ttl_ms, extended: true, spent: spent.collect() });
+    }
+    let size = postcard::to_stdvec(&mesh).unwrap().len();
+    assert!(size <= MEMBERSHIP_BYTES_MAX && size > MEMBERSHIP_BYTES_MAX - (64 << 10), "{size} bytes");
+    mesh
+}
+
 #[test]
 fn f26_the_fullest_state_stays_within_32_mib_and_decodes_again() {
     let mut state = State::default();
@@ -167,6 +199,7 @@ fn f26_the_fullest_state_stays_within_32_mib_and_decodes_again() {
         let conversation = format!("chat:{}", "c".repeat(256));
         state.delivered.insert(format!("{n:064}"), Delivered { conversation, at });
     }
+    state.membership = Some(fullest_membership(at));
     let bytes = state.encode();
     assert!(bytes.len() <= STATE_BYTES_MAX, "{} bytes", bytes.len());
     assert!(bytes.len() > STATE_BYTES_MAX - (4 << 20), "the bound is not tight: {} bytes", bytes.len());

@@ -1,6 +1,9 @@
 //! Pinned bytes: an entry that an older program wrote must decode to the same command for ever.
 
+use chappie_mesh::fresh_invite;
+
 use super::*;
+use crate::broker::merge::{BroughtBinding, BroughtDelivery};
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -44,6 +47,34 @@ fn samples() -> Vec<(&'static str, Command)> {
         ("source-read", Command::SourceRead { conversation: Conversation::Chat("c".into()), uri: "u".into() }),
         ("import", Command::Import { bindings: vec![row], receipts: vec![] }),
     ]
+    .into_iter()
+    .chain(mesh_samples())
+    .collect()
+}
+
+fn mesh_samples() -> Vec<(&'static str, Command)> {
+    let (mesh, node) = (MeshId::from([0xaa; 16]), NodeId::from([0xbb; 32]));
+    let invite = || InviteId::from([0xcc; 8]);
+    let name = || "n".to_owned();
+    // SHA-256 of the secret 16 × dd.
+    let key = fresh_invite([0xdd; 24]).1.key();
+    let bindings = vec![BroughtBinding {
+        chat: "c".into(),
+        session: SessionId::from("s"),
+        last_used: Millis(3),
+        idle_from: Millis(4),
+    }];
+    let delivered = vec![BroughtDelivery { id: "i".into(), conversation: "c".into(), at: Millis(5) }];
+    let brought = Belongings { at: Millis(6), bindings, receipts: vec![], delivered };
+    vec![
+        ("found", Command::Found { mesh, node, name: name() }),
+        ("invite", Command::Invite { id: invite(), key, uses: 300, ttl_ms: 2 }),
+        ("admit", Command::Admit { node, name: name(), invite: invite() }),
+        ("rename", Command::Rename { node, name: name() }),
+        ("remove", Command::Remove { node, sessions: vec![SessionId::from("s")] }),
+        ("merge", Command::Merge { from: node, brought }),
+        ("start-over", Command::StartOver { mesh, node, name: name() }),
+    ]
 }
 
 const GOLDEN: &[(&str, &str)] = &[
@@ -60,6 +91,19 @@ const GOLDEN: &[(&str, &str)] = &[
     ("jump", "01010208ac02"),
     ("source-read", "010102090001630175"),
     ("import", "0101020a01016301730000"),
+    (
+        "found",
+        "0101020baaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaabbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb016e",
+    ),
+    ("invite", "0101020ccccccccccccccccc2022a166ffc35b0cd2ead0d288c2d97822945719de7a7660882a4271d0dd9e09ac0202"),
+    ("admit", "0101020dbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb016ecccccccccccccccc"),
+    ("rename", "0101020ebbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb016e"),
+    ("remove", "0101020fbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb010173"),
+    ("merge", "01010210bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb060101630173030400010169016305"),
+    (
+        "start-over",
+        "01010211aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaabbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb016e",
+    ),
 ];
 
 #[test]

@@ -3,14 +3,13 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use chappie_mesh::{MeshId, NodeId, Roster};
+use chappie_mesh::{InviteId, InviteKey, MeshId, NodeId, Roster, fresh_invite};
 use tokio::sync::watch;
 
 use super::{
     super::{
         command::{Command, Kept, Reply},
         errors::{AdmitError, ForgetError, InviteError, ProposeError},
-        invite::{InviteId, InviteKey},
         limits::{INVITE_TTL_MS, INVITE_USES_MAX},
         membership::{self, Denial, Membership, Verdict},
         merge::{Belongings, MergeReport},
@@ -40,7 +39,8 @@ impl Broker {
     /// [`ProposeError`].
     pub async fn found(&self, mesh: MeshId, node: NodeId, name: &str) -> Result<(), ProposeError> {
         let name = membership::label(name, &node);
-        let settled = |known: &Membership| known.broker == node && known.members.get(&node).is_some_and(|m| m.name == name);
+        let settled =
+            |known: &Membership| known.broker == node && known.members.get(&node).is_some_and(|m| m.name == name);
         if self.membership(settled) == Some(true) {
             return Ok(());
         }
@@ -81,10 +81,10 @@ impl Broker {
         proof: [u8; 32],
     ) -> Result<Arc<Roster>, AdmitError> {
         let key = self.membership(|known| known.invites.get(&invite).map(|invite| invite.key.clone())).flatten();
-        let known = key.is_some();
-        // An unknown id is checked against a key that nobody has, so that the time tells nothing either.
-        let proved = key.unwrap_or_else(|| InviteKey::from([0; 32])).proves(&binding, &proof);
-        if !(proved && known) {
+        // An unknown id is checked too, against a key of no invite, so that the time tells nothing either.
+        let none = fresh_invite([0; 24]).1.key();
+        let proved = key.as_ref().unwrap_or(&none).proves(&binding, &proof);
+        if !proved || key.is_none() {
             return Err(AdmitError::Refused);
         }
         let now = self.shared.now(&self.shared.memory());

@@ -1,9 +1,13 @@
 //! Determinism: the same log gives the same state, byte for byte; after a snapshot too.
 
+use chappie_mesh::{InviteId, MeshId, NodeId, fresh_invite};
+
 use super::{
     apply::apply,
-    command::{Command, ImportRow, Reply, Reservation, Stamped},
+    command::{Command, ImportRow, Kept, Reply, Reservation, Stamped},
     limits::SNAPSHOT_EVERY,
+    membership::Verdict,
+    merge::{Belongings, BroughtBinding, BroughtDelivery},
     state::{Binding, State},
     *,
 };
@@ -63,7 +67,52 @@ impl Dice {
         }
     }
 
+    fn node(&mut self) -> NodeId {
+        NodeId::from([u8::try_from(self.roll(5)).unwrap(); 32])
+    }
+
+    fn invite(&mut self) -> InviteId {
+        InviteId::from([u8::try_from(self.roll(4)).unwrap(); 8])
+    }
+
+    fn brought(&mut self) -> Belongings {
+        let at = Millis(START - self.roll(3 * DAY));
+        let binding = BroughtBinding {
+            chat: self.name("c", 6),
+            session: SessionId(self.name("s", 4)),
+            last_used: at,
+            idle_from: Millis(at.0 - self.roll(40 * DAY)),
+        };
+        let mut empty = State::default();
+        let reserve = Command::Reserve(self.reservation());
+        apply(&mut empty, &Stamped { at, index: 1, command: reserve });
+        let delivery = BroughtDelivery { id: self.name("r", 30), conversation: self.name("chat:c", 3), at };
+        let receipts = empty.receipts.into_values().collect();
+        Belongings { at, bindings: vec![binding], receipts, delivered: vec![delivery] }
+    }
+
+    fn mesh_command(&mut self) -> Command {
+        let (mesh, node, name) = (MeshId::from([1; 16]), NodeId::from([0; 32]), self.name("n", 3));
+        match self.roll(24) {
+            0..4 => Command::Found { mesh, node, name },
+            4..8 => Command::Invite {
+                id: self.invite(),
+                key: fresh_invite([u8::try_from(self.roll(2)).unwrap(); 24]).1.key(),
+                uses: u32::try_from(1 + self.roll(2)).unwrap(),
+                ttl_ms: 1_000 + self.roll(2 * HOUR),
+            },
+            8..14 => Command::Admit { node: self.node(), name, invite: self.invite() },
+            14..16 => Command::Rename { node: self.node(), name },
+            16..19 => Command::Remove { node: self.node(), sessions: vec![SessionId(self.name("s", 4))] },
+            19..23 => Command::Merge { from: self.node(), brought: self.brought() },
+            _ => Command::StartOver { mesh: MeshId::from([u8::try_from(self.roll(2)).unwrap(); 16]), node, name },
+        }
+    }
+
     fn command(&mut self) -> Command {
+        if self.roll(4) == 0 {
+            return self.mesh_command();
+        }
         let revision = self.roll(60);
         let expected = (self.roll(3) > 0).then_some(revision);
         match self.roll(11) {
@@ -145,7 +194,7 @@ fn f26_no_command_sequence_makes_a_receipt_too_large() {
 
 #[test]
 fn the_log_reaches_every_kind_of_reply() {
-    let mut seen = [false; 8];
+    let mut seen = [false; 16];
     for seed in 0..120 {
         let mut state = State::default();
         for entry in Dice(seed).log(250) {
@@ -158,11 +207,19 @@ fn the_log_reaches_every_kind_of_reply() {
                 Reply::Conflict(_) => 5,
                 Reply::Unresolvable(_) => 6,
                 Reply::Done(_) | Reply::Imported(_) | Reply::Full { .. } => 7,
+                Reply::Admission(Verdict::Known) => 8,
+                Reply::Admission(Verdict::Admit) => 9,
+                Reply::Admission(Verdict::Deny(_)) => 10,
+                Reply::Taken => 11,
+                Reply::NoMesh => 12,
+                Reply::Kept(Kept::Broker) => 13,
+                Reply::Kept(Kept::Unknown) => 14,
+                Reply::Merged(_) => 15,
             };
             seen[kind] = true;
         }
     }
-    assert_eq!(seen, [true; 8]);
+    assert_eq!(seen, [true; 16]);
 }
 
 #[tokio::test]

@@ -91,12 +91,12 @@ fn a_newer_format_is_refused_unchanged_and_the_backup_named_when_there_is_one() 
     drop(store);
     set_format(&path, FORMAT + 1);
     let error = ConsensusStore::open(&path, no_upgrade).map(|_| ()).unwrap_err();
-    assert_eq!(error, OpenError::Newer { path: path.clone(), found: 3, known: 2, backup: None });
+    assert_eq!(error, OpenError::Newer { path: path.clone(), found: 4, known: 3, backup: None });
 
-    let backup = beside(&path, "format-2.bak");
+    let backup = beside(&path, "format-3.bak");
     std::fs::write(&backup, "what the newer program kept").unwrap();
     let told = ConsensusStore::open(&path, no_upgrade).map(|_| ()).unwrap_err().to_string();
-    assert!(told.contains("format 3") && told.contains("up to 2") && told.contains("format-2.bak"), "{told}");
+    assert!(told.contains("format 4") && told.contains("up to 3") && told.contains("format-3.bak"), "{told}");
 
     set_format(&path, FORMAT);
     assert_eq!(ConsensusStore::open(&path, no_upgrade).unwrap().1.tail, vec![row(1)]);
@@ -118,6 +118,24 @@ fn format_1_is_backed_up_and_migrated_once() {
     let kept = read_plain_bindings(&Database::open(&backup).unwrap()).unwrap();
     assert_eq!(kept, [("chat-a".into(), "S1".into()), ("chat-b".into(), "S2".into())]);
     assert_eq!(ConsensusStore::open(&path, no_upgrade).unwrap().1.tail, vec![row(1)]);
+}
+
+#[test]
+fn format_2_is_backed_up_and_keeps_its_rows() {
+    let home = tempfile::tempdir().unwrap();
+    let path = store_path(home.path());
+    let (mut store, _) = ConsensusStore::open(&path, no_upgrade).unwrap();
+    store.append(&[row(1), row(2)]).unwrap();
+    store.snapshot(1, b"one").unwrap();
+    drop(store);
+    set_format(&path, 2);
+    let kept = Contents { snapshot: Some((1, b"one".to_vec())), tail: vec![row(2)] };
+    let (mut store, contents) = ConsensusStore::open(&path, no_upgrade).unwrap();
+    assert_eq!(contents, kept);
+    store.append(&[row(3)]).unwrap();
+    drop(store);
+    let backup = home.path().join("consensus.redb.format-2.bak");
+    assert_eq!(ConsensusStore::open(&backup, no_upgrade).unwrap().1, kept);
 }
 
 #[test]
