@@ -12,7 +12,7 @@ use std::{
 
 use chappie_mesh::{Identity, IdentityError};
 use serde::Serialize;
-use tokio::task::JoinHandle;
+use tokio::{sync::watch, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -20,8 +20,9 @@ use crate::{
     config::Config,
     control::{Commands, Server, SessionRow, SocketError},
     doors::http::{self, HttpDoor},
+    fleet::{LocalNode, Tenure},
     host::native::{group, host::NativeHosts, stage},
-    sessions::{DirectoryError, HostFactory, Record, Sessions},
+    sessions::{DirectoryError, HostFactory, ReconcileError, Record, Sessions},
     storage::{
         blobs::Blobs,
         node::{NodeStore, StoreError},
@@ -69,6 +70,9 @@ pub enum StartError {
     /// The broker's store.
     #[error(transparent)]
     Broker(#[from] broker::OpenError),
+    /// The broker could not be told what it must know.
+    #[error(transparent)]
+    Reconcile(ReconcileError),
     /// A session of the command line.
     #[error(transparent)]
     Session(#[from] DirectoryError),
@@ -149,16 +153,16 @@ impl App {
         sweep(&home).await;
         let stopping = CancellationToken::new();
         let sessions =
-            Sessions::open(&home, store.clone(), broker.clone(), factory(&home, &blobs), stopping.clone()).await?;
+            Sessions::open(&home, store.clone(), Arc::new(broker.clone()), factory(&home, &blobs), stopping.clone())
+                .await?;
+        sessions.reconcile().await.map_err(StartError::Reconcile)?;
         for spec in &config.sessions {
             sessions.create(&spec.dir, spec.name.clone()).await?;
         }
         let toolbox = Arc::new(Toolbox::new(
             broker.clone(),
-            Arc::clone(&sessions),
-            blobs.clone(),
-            home.clone(),
-            config.name.clone(),
+            LocalNode::new(Arc::clone(&sessions), blobs.clone(), config.name.clone()),
+            watch::Sender::new(Tenure { epoch: 1, term: 1 }).subscribe(),
             config.call_budget,
             config.cooldown,
         ));

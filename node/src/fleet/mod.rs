@@ -2,19 +2,22 @@
 //! page, inspect, cancel. It knows sessions and the mesh, and nothing of MCP.
 
 pub mod announced;
+mod cut;
 pub mod directory;
 pub mod feed;
 pub mod line;
+pub mod local;
 pub mod office;
+mod pages;
+pub mod parcel;
 pub mod protocol;
 pub mod remote;
+mod riding;
 pub mod roll;
 pub mod seat;
 pub mod serve;
 
 use std::{sync::Arc, time::Duration};
-
-use serde::{Deserialize, Serialize};
 
 use crate::{
     budget::TextBudget,
@@ -23,6 +26,9 @@ use crate::{
     ids::{CallId, Conversation, SessionId},
     sessions::{Ended, Operation, SessionInfo, entry::Event, history::Range},
 };
+
+pub use crate::sessions::Tenure;
+pub use local::LocalNode;
 
 /// A session and where it is.
 #[derive(Clone)]
@@ -45,15 +51,6 @@ pub trait Directory: Send + Sync + 'static {
     fn late(&self, conversation: &Conversation) -> Vec<Arc<dyn SessionNode>>;
     /// Every node that is online, this one first.
     fn nodes(&self) -> Vec<Arc<dyn SessionNode>>;
-}
-
-/// The office that a command was given in; a session node refuses one that is older than what it has seen (F11).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Tenure {
-    /// The mesh's epoch.
-    pub epoch: u64,
-    /// The broker's term in it.
-    pub term: u64,
 }
 
 /// An operation on its way to its session.

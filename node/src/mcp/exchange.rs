@@ -61,6 +61,7 @@ impl Exchange {
         Caller {
             conversation: chat.map(Conversation::Chat).or_else(|| self.connection.clone()),
             request_id: caller::request_in_meta(meta).or_else(|| self.header_request.clone()),
+            preferred: None,
         }
     }
 

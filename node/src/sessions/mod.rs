@@ -1,5 +1,5 @@
 //! The native sessions of this node: directory, queue, operation journal, inputs, history waits. The common machinery
-//! around a [`Host`]; it changes shared state only through [`Broker`], and knows nothing of MCP.
+//! around a [`Host`]; it knows the broker only as its [`Office`], and nothing of MCP.
 
 pub mod entry;
 pub mod history;
@@ -7,34 +7,36 @@ pub mod journal;
 pub mod office;
 pub mod operations;
 mod oversize;
+mod recovery;
 pub mod riders;
 pub mod session;
+mod tenure;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
     sync::{Arc, PoisonError, RwLock},
 };
 
 use sha2::{Digest, Sha256};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    broker::{Announced, Broker},
     clock,
     host::Host,
     ids::{Conversation, SessionId},
-    sessions::{
-        entry::{Body, Event},
-        journal::{JournalRow, ReceiptRow, Recovered, RowState},
-    },
     storage::node::{Change, Key, NodeStore, StoreError},
 };
 
 pub use journal::{Ended, Outcome, ReceiptClaim};
 pub use office::{Office, RunningReceipt, SessionInfo};
-pub use operations::{LateResult, Operation, Operations, Progress, RunHandle, Work};
+pub use operations::{
+    Held, LateResult, Operation, Operations, PAYLOAD_GONE, Progress, Recalled, ReconcileError, RunHandle, Standing,
+    Work,
+};
 pub use session::{Input, Record, Session, SessionError};
+pub use tenure::{Fenced, Tenure};
 
 /// Sessions a node serves. Each costs a task and its host; a person has a handful, a script gone wild is stopped here.
 const SESSIONS_MAX: usize = 256;
@@ -88,33 +90,38 @@ pub enum DirectoryError {
 pub struct Sessions {
     home: PathBuf,
     store: NodeStore,
-    broker: Broker,
+    office: Arc<dyn Office>,
     operations: Arc<Operations>,
     factory: HostFactory,
     live: RwLock<BTreeMap<SessionId, Arc<Session>>>,
+    tenure: tenure::Seen,
+    /// One squaring with the broker at a time.
+    reconciling: tokio::sync::Mutex<()>,
 }
 
 impl Sessions {
-    /// Takes up every session that did not end, recovers the journal, settles what the broker waits for, and announces
-    /// the sessions.
+    /// Takes up every session that did not end, recovers the journal, and announces the sessions. It does not wait for
+    /// the broker: what needs it is [`Sessions::reconcile`]'s.
     ///
     /// # Errors
     /// The store's.
     pub async fn open(
         home: &Path,
         store: NodeStore,
-        broker: Broker,
+        office: Arc<dyn Office>,
         factory: HostFactory,
         stopping: CancellationToken,
     ) -> Result<Arc<Self>, StoreError> {
-        let operations = Operations::new(store.clone(), broker.clone(), stopping);
+        let operations = Operations::new(store.clone(), Arc::clone(&office), stopping);
         let sessions = Arc::new(Self {
             home: home.to_owned(),
+            tenure: tenure::Seen::load(&store)?,
             store,
-            broker,
+            office,
             operations,
             factory,
             live: RwLock::new(BTreeMap::new()),
+            reconciling: tokio::sync::Mutex::default(),
         });
         let now = clock::now();
         let (from, to) = Key::sessions();
@@ -123,7 +130,6 @@ impl Sessions {
             records.push(record);
             true
         })?;
-        let known: Vec<SessionId> = records.iter().map(|record| record.id.clone()).collect();
         for record in records {
             match record.ended {
                 None => sessions.adopt(record)?,
@@ -131,7 +137,8 @@ impl Sessions {
                 Some(_) => continue,
             };
         }
-        sessions.recover(&known).await?;
+        sessions.operations.exhume()?;
+        sessions.recover().await?;
         sessions.announce();
         Ok(sessions)
     }
@@ -158,7 +165,7 @@ impl Sessions {
             true
         })?;
         self.store.lazy(gone);
-        let outputs = self.home.join("outputs").join(record.id.as_str());
+        let outputs = self.outputs(&record.id);
         if let Err(error) = std::fs::remove_dir_all(&outputs)
             && error.kind() != std::io::ErrorKind::NotFound
         {
@@ -167,70 +174,48 @@ impl Sessions {
         Ok(None)
     }
 
-    /// Running rows become interrupted, undelivered outcomes late results, unsettled receipts are reported (F2, F8, F9).
-    async fn recover(&self, known: &[SessionId]) -> Result<(), StoreError> {
-        let now = clock::now();
-        let mut rows: Vec<JournalRow> = Vec::new();
-        let (from, to) = Key::journals();
-        self.store.scan::<JournalRow>(&from, &to, false, |_, row| {
-            rows.push(row);
-            true
-        })?;
-        self.operations.forget_delivered(&rows).await;
-        let mut writes = Vec::new();
-        for row in rows {
-            self.operations.remember(&row);
-            match row.recover(now) {
-                Recovered::Kept => self.resettle(row),
-                Recovered::Expired => {
-                    let mut gone =
-                        vec![Change::remove(Key::journal(&row.call_id)), Change::remove(Key::outcome(&row.call_id))];
-                    if let Some(claim) = &row.receipt
-                        && let Some(ReceiptRow::Ran(call_id, _)) = self.store.read(&Key::receipt(&claim.key.0))?
-                        && call_id == row.call_id
-                    {
-                        gone.push(Change::remove(Key::receipt(&claim.key.0)));
-                    }
-                    self.store.lazy(gone);
-                }
-                Recovered::Late => {
-                    let mut row = row;
-                    if !row.detached {
-                        // Its own response may have gone out just before the end.
-                        row.offered = row.offered.max(1);
-                    }
-                    self.operations.insert_late(row.clone());
-                    self.resettle(row);
-                }
-                Recovered::Interrupted => {
-                    let (row, changes) = self.operations.interrupt(row, now);
-                    let notice = Body::Notice { event: Event::Interrupted, message: journal::interrupted(&row.label) };
-                    match self.find(&row.session) {
-                        Some(session) => writes.push(session.history().append(vec![notice], changes).1),
-                        None => self.store.lazy(changes),
-                    }
-                    if matches!(row.conversation, Some(Conversation::Chat(_))) {
-                        self.operations.insert_late(row.clone());
-                    }
-                    self.resettle(row);
-                }
-            }
-        }
-        for write in writes {
-            write.await?;
-        }
-        self.operations.reconcile(known).await
-    }
-
-    fn resettle(&self, row: JournalRow) {
-        if row.receipt.is_some() && !row.settled && row.state != RowState::Running {
-            self.operations.settle_later(row);
-        }
-    }
-
     fn announce(&self) {
-        let announced = self.list().iter().map(announced).collect();
-        self.broker.announce(announced);
+        self.operations.changed();
+        self.office.announce(self.infos());
+    }
+
+    /// The sessions as they are announced, oldest first.
+    #[must_use]
+    pub fn infos(&self) -> Vec<SessionInfo> {
+        self.list().iter().map(|session| self.info(session)).collect()
+    }
+
+    /// One session as it is announced.
+    #[must_use]
+    pub fn info(&self, session: &Session) -> SessionInfo {
+        let record = session.record();
+        SessionInfo {
+            id: record.id.clone(),
+            name: record.name.clone(),
+            host: session.host().kind(),
+            agent_dir: self.home.display().to_string(),
+            cwd: record.cwd.display().to_string(),
+            created: record.created,
+            executing: session.is_executing(),
+        }
+    }
+
+    /// Counts up whenever the list of sessions, what they do, or the set of conversations with late results changes.
+    #[must_use]
+    pub fn subscribe(&self) -> watch::Receiver<u64> {
+        self.operations.subscribe()
+    }
+
+    /// The conversations for which late results wait here.
+    #[must_use]
+    pub fn late_conversations(&self) -> BTreeSet<Conversation> {
+        self.operations.late_conversations()
+    }
+
+    /// Where the full outputs of a session are.
+    #[must_use]
+    pub fn outputs(&self, session: &SessionId) -> PathBuf {
+        self.home.join("outputs").join(session.as_str())
     }
 
     /// The sessions, oldest first.
@@ -347,11 +332,6 @@ impl Sessions {
 /// A word that was given, for the beginning of a sentence; nothing when there was none.
 fn named(word: &str) -> String {
     if word.is_empty() { String::new() } else { format!("{word:?}: ") }
-}
-
-fn announced(session: &Arc<Session>) -> Announced {
-    let record = session.record();
-    Announced { session: record.id.clone(), created: record.created, cwd: record.cwd.clone() }
 }
 
 /// The identity that a host's request id gives an operation, when it names one request and not only a workflow: the form

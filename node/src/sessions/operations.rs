@@ -3,25 +3,30 @@
 
 mod handle;
 mod late;
+mod recall;
 mod settle;
+mod tombstones;
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use tokio::{runtime::Handle, sync::watch};
+use tokio::{
+    runtime::Handle,
+    sync::{Notify, watch},
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     entry::Body,
     history::History,
     journal::{JournalRow, Outcome, REQUEST_KEPT_MS, ReceiptClaim, ReceiptRow, RowState},
+    office::Office,
     riders::Riders,
 };
 use crate::{
-    broker::Broker,
     budget::TextBudget,
     clock,
     content::ToolCall,
@@ -30,7 +35,10 @@ use crate::{
 };
 
 pub use handle::RunHandle;
-pub use late::LateResult;
+pub use late::{LateResult, PAYLOAD_GONE};
+pub use recall::{Held, Recalled};
+pub use settle::ReconcileError;
+pub use tombstones::Standing;
 
 /// What a door asks a session to do.
 #[derive(Clone, Debug)]
@@ -47,7 +55,8 @@ pub struct Operation {
     pub receipt: Option<ReceiptClaim>,
     /// The work.
     pub work: Work,
-    /// Text the results may hold.
+    /// Text the results may hold. On its way to a node (`fleet::Dispatch`): what the answer has left for that node's whole
+    /// part.
     pub budget: TextBudget,
 }
 
@@ -99,6 +108,19 @@ struct Run {
     detached: bool,
     /// Whether the journal has its row.
     journaled: bool,
+    /// Counts its handles: only the latest speaks for the caller, an earlier one is of a connection that was lost.
+    holder: u64,
+}
+
+/// What became of an operation that was handed in.
+#[derive(Debug)]
+pub(super) enum Begun {
+    /// It is new: queue it.
+    Fresh(RunHandle),
+    /// It is here already, waiting, running or done (failure rule F6).
+    Attached(RunHandle),
+    /// It was called off before it came, and never runs (failure rules F3, F4).
+    Sealed,
 }
 
 #[derive(Default)]
@@ -109,34 +131,91 @@ struct Inner {
     whole: BTreeSet<CallId>,
     /// Which operation a host's request made, and when.
     requests: HashMap<String, (CallId, Millis)>,
+    /// Operations that never run though no row speaks of them, and since when.
+    tombstones: BTreeMap<CallId, Millis>,
+    /// Whose receipts are being reported just now, so that one outcome has one reporter.
+    reporting: HashSet<CallId>,
+    /// Delivered late results whose payload is gone: the broker need not remember them any longer.
+    unforgotten: Vec<(Conversation, CallId)>,
 }
 
 /// Handle to the node's operations.
 pub struct Operations {
     store: NodeStore,
-    broker: Broker,
+    office: Arc<dyn Office>,
     inner: Mutex<Inner>,
     tasks: TaskTracker,
     /// Tickets settle wherever a connection is dropped, which need not be inside the runtime.
     runtime: Handle,
     stopping: CancellationToken,
+    /// Counts what the broker is told of this node: sessions, what they do, whose late results wait.
+    changes: watch::Sender<u64>,
+    /// Wakes reports that wait for their next try.
+    nudge: Notify,
 }
 
 impl Operations {
     /// An owner without runs; [`super::Sessions::open`] recovers what the journal holds. Inside a tokio runtime.
     #[must_use]
-    pub fn new(store: NodeStore, broker: Broker, stopping: CancellationToken) -> Arc<Self> {
+    pub fn new(store: NodeStore, office: Arc<dyn Office>, stopping: CancellationToken) -> Arc<Self> {
         let (tasks, runtime) = (TaskTracker::new(), Handle::current());
-        Arc::new(Self { store, broker, inner: Mutex::default(), tasks, runtime, stopping })
+        let (changes, nudge) = (watch::Sender::new(0), Notify::new());
+        Arc::new(Self { store, office, inner: Mutex::default(), tasks, runtime, stopping, changes, nudge })
+    }
+
+    /// Counts up whenever the list of sessions, what they do, or the conversations with late results change.
+    #[must_use]
+    pub(super) fn subscribe(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// Something that the broker is told of changed.
+    pub(super) fn changed(&self) {
+        self.changes.send_modify(|count| *count += 1);
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes an operation in. Nothing is on disk yet: until the host starts it is only queued (F2).
+    /// Takes an operation in, once. Nothing is on disk yet: until the host starts it is only queued (F2).
     #[must_use]
-    pub fn begin(self: &Arc<Self>, operation: &Operation, session: &SessionId, cwd: PathBuf) -> RunHandle {
+    pub(super) fn begin(self: &Arc<Self>, operation: &Operation, session: &SessionId, cwd: PathBuf) -> Begun {
+        let mut inner = self.inner();
+        if inner.is_buried(&operation.call_id, clock::now()) {
+            return Begun::Sealed;
+        }
+        match self.attach(&mut inner, &operation.call_id) {
+            Some(handle) => Begun::Attached(handle),
+            None => Begun::Fresh(self.take_in(&mut inner, operation, session, cwd)),
+        }
+    }
+
+    /// Takes over what an earlier handle held: it is this one now that speaks for the caller.
+    fn attach(self: &Arc<Self>, inner: &mut Inner, call_id: &CallId) -> Option<RunHandle> {
+        let run = inner.runs.get_mut(call_id)?;
+        run.holder += 1;
+        run.detached = false;
+        Some(RunHandle::new(Arc::clone(self), call_id.clone(), run.holder, run.progress.subscribe()))
+    }
+
+    /// An operation that no session took: it never runs, which its receipt is told before the handle is.
+    #[must_use]
+    pub fn decline(self: &Arc<Self>, operation: &Operation, session: &SessionId, reason: String) -> RunHandle {
+        let handle = self.take_in(&mut self.inner(), operation, session, PathBuf::new());
+        let (this, call_id) = (Arc::clone(self), operation.call_id.clone());
+        let work = async move { this.refuse(&call_id, reason).await };
+        self.tasks.spawn_on(work, &self.runtime);
+        handle
+    }
+
+    fn take_in(
+        self: &Arc<Self>,
+        inner: &mut Inner,
+        operation: &Operation,
+        session: &SessionId,
+        cwd: PathBuf,
+    ) -> RunHandle {
         let row = JournalRow {
             call_id: operation.call_id.clone(),
             session: session.clone(),
@@ -156,9 +235,8 @@ impl Operations {
         };
         let progress = watch::Sender::new(Progress::Queued);
         let cancel = CancellationToken::new();
-        let handle = RunHandle::new(Arc::clone(self), operation.call_id.clone(), progress.subscribe());
-        let run = Run { row, progress, cancel, reason: None, detached: false, journaled: false };
-        let mut inner = self.inner();
+        let handle = RunHandle::new(Arc::clone(self), operation.call_id.clone(), 0, progress.subscribe());
+        let run = Run { row, progress, cancel, reason: None, detached: false, journaled: false, holder: 0 };
         if let Some(key) = &operation.request_key {
             let now = clock::now();
             inner.requests.retain(|_, (_, at)| now.since(*at) < REQUEST_KEPT_MS);
@@ -181,30 +259,6 @@ impl Operations {
     #[must_use]
     pub fn progress(&self, call_id: &CallId) -> Option<watch::Receiver<Progress>> {
         self.inner().runs.get(call_id).map(|run| run.progress.subscribe())
-    }
-
-    /// Asks for the end of an operation. Queued: it never runs. Running: its host stops within a second and what
-    /// finished becomes a late result. Idempotent; the first reason stays.
-    pub fn cancel(&self, call_id: &CallId, reason: &str) {
-        if let Some(run) = self.inner().runs.get_mut(call_id) {
-            run.reason.get_or_insert_with(|| reason.to_owned());
-            run.detached = true;
-            run.cancel.cancel();
-        }
-    }
-
-    /// The same for a caller who knows the id: only an operation of its own conversation that has not ended. Returns
-    /// whether there was one.
-    #[must_use]
-    pub fn cancel_of(&self, call_id: &CallId, conversation: Option<&Conversation>, reason: &str) -> bool {
-        let open = self.inner().runs.get(call_id).is_some_and(|run| {
-            run.row.conversation.as_ref() == conversation
-                && matches!(*run.progress.borrow(), Progress::Queued | Progress::Running)
-        });
-        if open {
-            self.cancel(call_id, reason);
-        }
-        open
     }
 
     /// Cancels everything of one session.
@@ -316,9 +370,11 @@ impl Operations {
     }
 
     /// Nobody waits for the response of `call_id` any more: its outcome becomes a late result, now or when it is there.
-    fn detach(self: &Arc<Self>, call_id: &CallId) {
+    /// `offered`: a response may have carried it. A handle that was taken over says nothing.
+    fn detach(self: &Arc<Self>, call_id: &CallId, holder: u64, offered: bool) {
         let mut inner = self.inner();
-        let Some(run) = inner.runs.get_mut(call_id) else { return };
+        let Some(run) = inner.runs.get_mut(call_id).filter(|run| run.holder == holder) else { return };
+        run.row.offered += u32::from(offered);
         run.detached = true;
         let progress = run.progress.borrow().clone();
         if matches!(progress, Progress::Finished(_) | Progress::NeverRan(_)) {

@@ -72,6 +72,27 @@ impl<K: Ord + Clone, T: Clone> Riders<K, T> {
         mine
     }
 
+    /// It is not known whether the response of `by` was written: its items are free again and stay offered, so that the
+    /// repeat says so.
+    pub fn lapse(&mut self, by: &CallId) {
+        for key in self.claimed(by) {
+            if let Some(rider) = self.items.get_mut(&key) {
+                rider.claimed_by = None;
+            }
+        }
+    }
+
+    /// Whether an item of this key waits, claimed or not.
+    #[must_use]
+    pub fn contains(&self, key: &K) -> bool {
+        self.items.contains_key(key)
+    }
+
+    /// What waits unclaimed.
+    pub fn free(&self) -> impl Iterator<Item = &T> {
+        self.items.values().filter(|rider| rider.claimed_by.is_none()).map(|rider| &rider.item)
+    }
+
     /// The response of `by` was written: its items are gone, and named.
     pub fn confirm(&mut self, by: &CallId) -> Vec<(K, T)> {
         let mine = self.claimed(by);
@@ -149,6 +170,17 @@ mod tests {
         assert_eq!(riders.confirm(&two), [(2, "b")]);
         assert_eq!(riders.release(&one), [1]);
         assert_eq!(items(&riders.claim(&two, 9, |_, _| true)), [("a", 1), ("c", 1)]);
+    }
+
+    #[test]
+    fn f7_an_item_whose_response_has_an_unknown_fate_is_free_and_was_offered() {
+        let (one, two) = (CallId::from("1"), CallId::from("2"));
+        let mut riders = riders();
+        riders.claim(&one, 1, |_, _| true);
+        riders.lapse(&one);
+        assert_eq!(items(&riders.claim(&two, 2, |_, _| true)), [("a", 2), ("b", 1)]);
+        riders.lapse(&one);
+        assert_eq!(riders.free().count(), 1, "what another claimed is not touched");
     }
 
     #[test]

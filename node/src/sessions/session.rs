@@ -17,7 +17,7 @@ use super::{
     entry::{Body, Event, Source},
     history::{History, HistoryError, Page, Range},
     journal::Outcome,
-    operations::{Operation, Operations, RunHandle, Work},
+    operations::{Begun, Operation, Operations, RunHandle, Work},
     oversize,
     riders::{Claimed, Riders},
 };
@@ -90,6 +90,9 @@ pub enum SessionError {
     /// It ended.
     #[error("session {0} ended; nothing was done. Call sessions to see what is there")]
     Ended(SessionId),
+    /// It was called off before it came.
+    #[error("operation {0} was called off before it came; it was not run and never is")]
+    Sealed(CallId),
     /// Too many inputs wait.
     #[error("{INPUTS_MAX} inputs wait in this session already; ChatGPT has to take some first")]
     InputsFull,
@@ -209,7 +212,7 @@ impl Session {
         }
     }
 
-    /// Queues an operation.
+    /// Queues an operation, or attaches to the one of the same identity that is here already.
     ///
     /// # Errors
     /// [`SessionError`]: it was not taken and will not run.
@@ -222,9 +225,14 @@ impl Session {
             mpsc::error::TrySendError::Full(()) => SessionError::QueueFull(self.record.id.clone()),
             mpsc::error::TrySendError::Closed(()) => ended(),
         })?;
-        let handle = self.operations.begin(&operation, &self.record.id, self.record.cwd.clone());
-        slot.send(operation);
-        Ok(handle)
+        match self.operations.begin(&operation, &self.record.id, self.record.cwd.clone()) {
+            Begun::Fresh(handle) => {
+                slot.send(operation);
+                Ok(handle)
+            }
+            Begun::Attached(handle) => Ok(handle),
+            Begun::Sealed => Err(SessionError::Sealed(operation.call_id)),
+        }
     }
 
     async fn run(self: Arc<Self>, mut work: mpsc::Receiver<Operation>) {
@@ -237,9 +245,9 @@ impl Session {
                     None => break,
                 },
             };
-            self.executing.store(true, Ordering::Relaxed);
+            self.set_executing(true);
             self.execute(operation).await;
-            self.executing.store(false, Ordering::Relaxed);
+            self.set_executing(false);
         }
         work.close();
         while let Ok(operation) = work.try_recv() {
@@ -247,6 +255,11 @@ impl Session {
             self.operations.refuse(&operation.call_id, reason).await;
         }
         self.task.send_replace(true);
+    }
+
+    fn set_executing(&self, executing: bool) {
+        self.executing.store(executing, Ordering::Relaxed);
+        self.operations.changed();
     }
 
     async fn execute(&self, operation: Operation) {
@@ -409,6 +422,11 @@ impl Session {
     /// The response of `by` was not written.
     pub fn release_inputs(&self, by: &CallId) {
         self.inputs().release(by);
+    }
+
+    /// It is not known whether the response of `by` was written: its inputs come again, and say so.
+    pub fn lapse_inputs(&self, by: &CallId) {
+        self.inputs().lapse(by);
     }
 
     /// The response of `by` was written: its inputs are consumed.

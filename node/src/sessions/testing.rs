@@ -95,7 +95,10 @@ pub(crate) async fn open(home: tempfile::TempDir) -> World {
     let host = Arc::clone(&script);
     let factory: HostFactory = Arc::new(move |_| Arc::new(ScriptHost(Arc::clone(&host))));
     let sessions =
-        Sessions::open(home.path(), store.clone(), broker.clone(), factory, CancellationToken::new()).await.unwrap();
+        Sessions::open(home.path(), store.clone(), Arc::new(broker.clone()), factory, CancellationToken::new())
+            .await
+            .unwrap();
+    sessions.reconcile().await.unwrap();
     World { home, script, store, broker, sessions }
 }
 

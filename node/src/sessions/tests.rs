@@ -10,7 +10,11 @@ use crate::{
     broker::{ReceiptKind, ReceiptScope, ReceiptStatus, Reserve, Reserved, receipt_key},
     content::Block,
     ids::{CallId, Millis},
-    sessions::history::Range,
+    sessions::{
+        entry::Body,
+        history::Range,
+        journal::{JournalRow, RowState},
+    },
 };
 
 async fn history(session: &Session) -> Vec<String> {
@@ -127,7 +131,7 @@ async fn f5_f7_a_detached_outcome_arrives_once_with_a_later_response() {
     assert!(operations.claim_late(&two, &chat()).await.unwrap().is_empty(), "claimed by one at a time");
     operations.release_late(&one);
     assert_eq!(operations.claim_late(&two, &chat()).await.unwrap().len(), 1, "not written: free again");
-    operations.confirm_late(&two, &chat());
+    operations.confirm_late(&two);
     assert!(!operations.has_late(&chat()));
     operations.stopped().await;
     let world = crash(world).await;
@@ -192,7 +196,9 @@ async fn f3_a_receipt_that_reached_no_journal_is_sealed_and_a_retry_runs_as_the_
     let after = crash(world).await;
     let session = after.sessions.list().remove(0);
     assert!(after.sessions.operations().is_sealed(&claim.key.0, claim.attempt).unwrap());
-    let mut stale = session.submit(Operation { receipt: Some(claim.clone()), ..work("note", "1") }).unwrap();
+    let stale = session.submit(Operation { receipt: Some(claim.clone()), ..work("note", "1") });
+    assert!(matches!(stale, Err(SessionError::Sealed(_))), "a call that was asked about never runs");
+    let mut stale = session.submit(Operation { receipt: Some(claim.clone()), ..work("note", "1b") }).unwrap();
     assert!(matches!(stale.done().await, Progress::NeverRan(_)), "a sealed attempt never runs");
     let again = reserve(&after, &session, "op", "2").await;
     assert!(again.attempt > claim.attempt);

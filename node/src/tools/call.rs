@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
+use futures_util::future::join_all;
 use serde_json::{Value, json};
 
 use super::{
@@ -13,9 +14,10 @@ use super::{
     toolbox::{ACTS, Toolbox, input_schema, spec as tool_spec},
 };
 use crate::{
-    broker::{ReceiptKind, ReceiptScope, ReceiptStatus, receipt_key},
+    broker::{Receipt, ReceiptKind, ReceiptScope, ReceiptStatus, receipt_key},
     clock,
     content::{JsonObject, ToolCall},
+    fleet::Cancel,
     ids::{CallId, SessionId},
     sessions::Work,
 };
@@ -65,7 +67,7 @@ pub(super) async fn run(toolbox: &Arc<Toolbox>, mut request: Request) -> Answer 
     };
     if let [(name, arguments)] = calls.as_slice()
         && name == "process"
-        && let Some(answer) = stop(toolbox, &request.caller, arguments)
+        && let Some(answer) = stop(toolbox, &request.caller, arguments).await
     {
         return answer;
     }
@@ -76,15 +78,25 @@ pub(super) async fn run(toolbox: &Arc<Toolbox>, mut request: Request) -> Answer 
 
 /// Ends a running operation that was answered as running, when `process` is asked to stop its id. It cannot wait in the
 /// session's queue: that is held by what it ends.
-fn stop(toolbox: &Toolbox, caller: &Caller, arguments: &JsonObject) -> Option<Answer> {
+async fn stop(toolbox: &Toolbox, caller: &Caller, arguments: &JsonObject) -> Option<Answer> {
     let text = |key: &str| arguments.get(key).and_then(Value::as_str);
     let id = text("id").filter(|_| text("action") == Some("stop"))?;
-    let call_id = operation(toolbox, caller, id);
-    let reason = "it was stopped by its id";
-    if !toolbox.sessions.operations().cancel_of(&call_id, caller.conversation.as_ref(), reason) {
+    let (call_id, session) = match named(toolbox, caller, id) {
+        Some(receipt) => (receipt.call_id, Some(receipt.session)),
+        // Anything else is a process of the session, which its own queue stops.
+        None if is_call_id(id) => (CallId(id.to_owned()), None),
+        None => return None,
+    };
+    let conversation = caller.conversation.clone();
+    let cancel = Cancel { call_id: call_id.clone(), conversation, reason: "it was stopped by its id".into() };
+    let nodes = match session.and_then(|session| toolbox.directory.find(&session)) {
+        Some(placed) => vec![placed.node],
+        None => toolbox.directory.nodes(),
+    };
+    if !join_all(nodes.iter().map(|node| node.cancel(cancel.clone()))).await.contains(&true) {
         return None;
     }
-    let mut composer = Composer::new(&toolbox.blobs);
+    let mut composer = Composer::new();
     composer.json(&json!({
         "operation": {
             "id": call_id,
@@ -95,14 +107,18 @@ fn stop(toolbox: &Toolbox, caller: &Caller, arguments: &JsonObject) -> Option<An
     Some(composer.finish(false, Ticket::default()))
 }
 
-/// The operation that a caller means: its own `operationId` while it runs, else the id that the answer gave.
-fn operation(toolbox: &Toolbox, caller: &Caller, id: &str) -> CallId {
+/// The running operation that a caller means by its own `operationId`.
+fn named(toolbox: &Toolbox, caller: &Caller, id: &str) -> Option<Receipt> {
     let named = |kind| {
         let key = receipt_key(ReceiptScope::Conversation(caller.conversation.as_ref()?), kind, id);
-        let receipt = toolbox.broker.receipt(&key)?;
-        (receipt.status == ReceiptStatus::Running).then_some(receipt.call_id)
+        toolbox.broker.receipt(&key).filter(|receipt| receipt.status == ReceiptStatus::Running)
     };
-    named(ReceiptKind::Call).or_else(|| named(ReceiptKind::Chat)).unwrap_or_else(|| CallId(id.to_owned()))
+    named(ReceiptKind::Call).or_else(|| named(ReceiptKind::Chat))
+}
+
+/// Whether `id` has the form of the ids that answers give to operations: only those are asked about at other devices.
+fn is_call_id(id: &str) -> bool {
+    id.len() == 36 && id.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-')
 }
 
 /// The members of one batch with fresh ids. They are short and cheap in tokens, because an answer repeats each of up to 128:

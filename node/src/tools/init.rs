@@ -10,7 +10,7 @@ use super::{
     operate::{announce, take},
     riding::Riding,
     surface::{Annotations, Answer, Request, Ticket, ToolSpec},
-    toolbox::{Toolbox, input_schema, spec as tool_spec},
+    toolbox::{Toolbox, describe, input_schema, spec as tool_spec},
 };
 use crate::{
     broker::{Ask, Mode, Purpose},
@@ -47,15 +47,15 @@ pub(super) async fn run(toolbox: &Arc<Toolbox>, request: Request) -> Answer {
         Ok(selection) => selection,
         Err(error) => return refusal(error.to_string()),
     };
-    let inspected = match toolbox.sessions.find(&selection.session) {
+    let inspected = match toolbox.directory.find(&selection.session) {
         None => Err(format!("session {} ended just now", selection.session)),
-        Some(session) => tokio::select! {
+        Some(placed) => tokio::select! {
             biased;
             () = cancelled.cancelled() => Err("cancelled".to_owned()),
-            inspected = session.inspect() => inspected.map(|inspection| (session.clone(), inspection)).map_err(|error| error.to_string()),
+            inspected = placed.node.inspect(placed.info.id.clone()) => inspected.map(|inspection| (placed.clone(), inspection)),
         },
     };
-    let (session, inspection) = match inspected {
+    let (placed, inspection) = match inspected {
         Ok(found) => found,
         Err(error) => {
             // A binding made by a failed init is taken back (design 12).
@@ -65,20 +65,22 @@ pub(super) async fn run(toolbox: &Arc<Toolbox>, request: Request) -> Answer {
             return refusal(format!("{error}; the default session is as it was"));
         }
     };
-    announce(toolbox, &caller, &selection, &session);
+    announce(toolbox, &caller, &selection, &placed);
     let mode = selection.mode.unwrap_or(Mode::Executor);
-    let mut composer = Composer::new(&toolbox.blobs);
+    let mut composer = Composer::new();
     let mut header = json!({
         "selection": selection.how,
         "initialization": initialization(&selection.session, mode, toolbox.cooldown),
-        "session": toolbox.describe(&session),
+        "session": describe(&placed),
     });
     environment(&mut header, &inspection);
     composer.json(&header);
     let ticket = match mode {
         Mode::Observer => Ticket::default(),
         Mode::Executor => {
-            Riding::new(toolbox, clock::call_id(), caller.conversation, Some(session)).board(&mut composer, None).await
+            let mut riding = Riding::new(toolbox, clock::call_id(), caller.conversation);
+            riding.session(&mut composer, &placed.node, Some(&placed.info.id)).await;
+            riding.others(&mut composer, Some(&placed.node)).await
         }
     };
     composer.finish(false, ticket)

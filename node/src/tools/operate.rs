@@ -1,34 +1,37 @@
-//! The way of every operation: select, reserve, queue, wait, answer (design section 4). `call`, `chat` and the direct
+//! The way of every operation: select, reserve, hand over, wait, answer (design section 4). `call`, `chat` and the direct
 //! tools differ only in the [`Job`] they make.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    compose::{Composer, MEMBER, RIDERS, refusal},
+    compose::{Composer, refusal},
     initialization::initialization,
     replay,
-    riding::Riding,
-    surface::{Answer, Caller, Request},
+    riding::{Riding, others},
+    surface::{Answer, Assigned, Caller, Request, Ticket},
     toolbox::Toolbox,
 };
 use crate::{
     broker::{
-        Ask, Bound, Purpose, ReceiptKind, ReceiptScope, Reserve, Reserved, Selection, Settlement, receipt_key,
-        signature,
+        Ask, Bound, Purpose, Receipt, ReceiptKind, ReceiptScope, ReceiptStatus, Reserve, Reserved, Selection,
+        Settlement, receipt_key, signature,
     },
     budget::TextBudget,
-    clock,
     content::JsonObject,
+    fleet::{Dispatch, Known, Placed, Ran, Run, parcel::RIDERS},
     ids::{CallId, SessionId},
-    sessions::{Operation, Outcome, Progress, ReceiptClaim, RunHandle, Session, Work, entry::Event, request_identity},
+    sessions::{Operation, ReceiptClaim, Work, entry::Event, request_identity},
 };
 
-/// Room for the word on a cancellation in the header.
-const SLACK: TextBudget = TextBudget { bytes: 128, tokens: 48 };
+/// The part of a caller's budget that is kept for the way back, so that a node says how far a duplicate is before the
+/// broker stops waiting; one part in so many, and never more than [`BACK_MAX`].
+const BACK_SHARE: u32 = 10;
+/// The longest way back.
+const BACK_MAX: Duration = Duration::from_millis(500);
 
 /// One operation, decoded.
 pub(super) struct Job {
@@ -55,21 +58,25 @@ pub(super) fn take(arguments: &mut JsonObject, key: &str) -> Option<String> {
 /// Where an operation goes, once it is selected.
 pub(super) struct Target {
     pub selection: Selection,
-    pub session: Arc<Session>,
+    pub placed: Placed,
     pub call_id: CallId,
     pub deadline: Instant,
+    /// Whether an earlier sending of this call may have come as far as the session.
+    pub resent: bool,
 }
 
 /// Runs one operation and answers within the call budget.
 pub(super) async fn operate(toolbox: &Arc<Toolbox>, request: Request, job: Job) -> Answer {
-    let deadline = Instant::now() + toolbox.call_budget;
+    let deadline = Instant::now() + request.budget(toolbox.call_budget);
     if job.operation_id.as_ref().is_some_and(|id| id.trim().is_empty()) {
         return refusal("operationId must not be blank. Nothing was done");
     }
-    let Request { caller, cancelled, .. } = request;
-    let call_id = clock::call_id();
-    let ask =
-        Ask { conversation: caller.conversation.as_ref(), session: job.session.clone(), purpose: Purpose::Operate };
+    let (caller, cancelled) = (&request.caller, &request.cancelled);
+    let call_id = request.call_id();
+    let resent = request.pin().is_some();
+    // A call that was sent before goes where it went (F1).
+    let session = request.pin().or(job.session.as_ref()).cloned();
+    let ask = Ask { conversation: caller.conversation.as_ref(), session, purpose: Purpose::Operate };
     let selected = tokio::select! {
         biased;
         () = cancelled.cancelled() => return refusal("cancelled before a session was selected; nothing was done"),
@@ -79,25 +86,36 @@ pub(super) async fn operate(toolbox: &Arc<Toolbox>, request: Request, job: Job) 
         Ok(selection) => selection,
         Err(error) => return refusal(error.to_string()),
     };
-    let Some(session) = toolbox.sessions.find(&selection.session) else {
+    let Some(placed) = toolbox.directory.find(&selection.session) else {
         return refusal(format!("session {} ended just now; nothing was done", selection.session));
     };
-    announce(toolbox, &caller, &selection, &session);
-    let target = Target { selection, session, call_id, deadline };
+    announce(toolbox, caller, &selection, &placed);
+    let assigned =
+        Assigned { session: selection.session.clone(), device: placed.device.clone(), explicit: job.session.is_some() };
+    if !request.assign(assigned).await {
+        return refusal("the device that asked went away before the session was settled; nothing was done");
+    }
+    let target = Target { selection, placed, call_id, deadline, resent };
     let signed = signature(job.kind, &job.signed);
     let request_key = caller
         .request_id
         .as_deref()
         .filter(|_| job.operation_id.is_none())
         .and_then(|id| request_identity(caller.conversation.as_ref(), id, &signed));
-    if let Some(twin) = request_key.as_ref().and_then(|key| toolbox.sessions.operations().by_request(key)) {
-        return replay::duplicate(toolbox, &target, &twin).await;
-    }
-    let receipt = match reserve(toolbox, &caller, &target, &job, signed).await {
+    let receipt = match reserve(toolbox, caller, &target, &job, signed).await {
         Ok(receipt) => receipt,
         Err(answer) => return answer,
     };
-    dispatch(toolbox, &caller, &cancelled, target, job.work, receipt, request_key).await
+    let operation = Operation {
+        call_id: target.call_id.clone(),
+        conversation: caller.conversation.clone(),
+        request_id: caller.request_id.clone(),
+        request_key,
+        receipt,
+        work: job.work,
+        budget: TextBudget::WHOLE,
+    };
+    dispatch(toolbox, cancelled, target, operation).await
 }
 
 /// Reserves the receipt, replicated before anything is dispatched; or answers with what the receipt already says.
@@ -120,12 +138,15 @@ async fn reserve(
         operation_id: operation_id.clone(),
         conversation: caller.conversation.clone(),
         session: target.selection.session.clone(),
-        cwd: target.session.record().cwd.clone(),
+        cwd: PathBuf::from(&target.placed.info.cwd),
         kind: job.kind,
         call_id: target.call_id.clone(),
     };
     match toolbox.broker.reserve(reserve).await {
         Ok(Reserved::Fresh { attempt }) => Ok(Some(ReceiptClaim { key, attempt })),
+        Ok(Reserved::Replay(receipt)) if attaches(target, &receipt).await => {
+            Ok(Some(ReceiptClaim { key, attempt: receipt.attempt }))
+        }
         Ok(Reserved::Replay(_)) => Err(replay::receipt(toolbox, &key, target.deadline).await),
         Ok(Reserved::Conflict(_)) => Err(refusal(format!(
             "operationId {operation_id:?} was used in this conversation with different arguments; nothing was done. Use a new operationId for a new request"
@@ -137,107 +158,129 @@ async fn reserve(
     }
 }
 
+/// Whether a receipt is that of an earlier sending of this very call, whose work it gets then (F6). Work that ended is
+/// only attached to while its node has it: it must not run again.
+async fn attaches(target: &Target, receipt: &Receipt) -> bool {
+    if receipt.call_id != target.call_id || receipt.session != target.selection.session {
+        return false;
+    }
+    let held = || target.placed.node.known(target.call_id.clone());
+    receipt.status == ReceiptStatus::Running || held().await == Ok(Known::Held)
+}
+
 async fn dispatch(
     toolbox: &Arc<Toolbox>,
-    caller: &Caller,
     cancelled: &CancellationToken,
     target: Target,
-    work: Work,
-    receipt: Option<ReceiptClaim>,
-    request_key: Option<String>,
+    mut operation: Operation,
 ) -> Answer {
-    let riding =
-        Riding::new(toolbox, target.call_id.clone(), caller.conversation.clone(), Some(Arc::clone(&target.session)));
-    let operation = Operation {
-        call_id: target.call_id.clone(),
-        conversation: caller.conversation.clone(),
-        request_id: caller.request_id.clone(),
-        request_key,
-        receipt: receipt.clone(),
-        budget: budget(&header(toolbox, &target), &work, riding.waits()),
-        work,
+    let (receipt, conversation) = (operation.receipt.clone(), operation.conversation.clone());
+    let header = header(toolbox, &target);
+    operation.budget = TextBudget::WHOLE.minus("\n").minus(&Value::Object(header.clone()).to_string());
+    if !others(toolbox, conversation.as_ref(), Some(&target.placed.node)).is_empty() {
+        operation.budget.bytes = operation.budget.bytes.saturating_sub(RIDERS.bytes);
+        operation.budget.tokens = operation.budget.tokens.saturating_sub(RIDERS.tokens);
+    }
+    let left = target.deadline.saturating_duration_since(Instant::now());
+    let dispatch = Dispatch {
+        session: target.selection.session.clone(),
+        operation,
+        wait: left - (left / BACK_SHARE).min(BACK_MAX),
+        tenure: *toolbox.tenure.borrow(),
+        resent: target.resent,
     };
-    let mut run = match target.session.submit(operation) {
-        Ok(run) => run,
-        Err(error) => {
-            if let Some(claim) = receipt
-                && let Err(error) = toolbox.broker.settle(claim.key, claim.attempt, Settlement::NeverRun).await
-            {
-                tracing::warn!(%error, "the receipt of a refused operation stays until the node starts again");
-            }
-            return refusal(error.to_string());
-        }
-    };
-    let progress = tokio::select! {
+    let mut run = Arc::clone(&target.placed.node).run(dispatch);
+    let ran = tokio::select! {
         biased;
-        progress = run.done() => progress,
+        ran = run.done() => Some(ran),
         () = cancelled.cancelled() => {
-            run.cancel("ChatGPT cancelled the request");
+            run.cancel("ChatGPT cancelled the request".into()).await;
             return refusal("cancelled; what finished comes with a later result, and history shows it");
         }
-        () = tokio::time::sleep_until(target.deadline) => run.progress(),
+        () = tokio::time::sleep_until(target.deadline) => None,
     };
-    match progress {
-        Progress::Finished(outcome) => finished(toolbox, &target, &outcome, run, riding).await,
-        Progress::NeverRan(reason) => refusal(reason),
-        Progress::Queued => running(toolbox, &target, "queued", run, riding).await,
-        Progress::Running => running(toolbox, &target, "running", run, riding).await,
+    let mut riding = Riding::new(toolbox, target.call_id.clone(), conversation);
+    match ran {
+        Some(Ran::Finished(parcel)) => {
+            riding.carry(run);
+            let (mut composer, mut header) = (Composer::new(), header);
+            if let Some(error) = &parcel.error {
+                header.insert("error".into(), json!(error));
+            }
+            composer.json(&Value::Object(header));
+            let failed = parcel.failed;
+            composer.parcel(parcel);
+            let ticket = riding.others(&mut composer, Some(&target.placed.node)).await;
+            composer.finish(failed, ticket)
+        }
+        Some(Ran::NeverRan(reason)) => {
+            never_ran(toolbox, &target, receipt).await;
+            refusal(reason)
+        }
+        Some(Ran::Duplicate { twin, running }) => replay::duplicate(&target, &twin, running),
+        Some(Ran::Gone) => replay::gone(&target),
+        Some(Ran::Unknown(reason)) => unknown(header, &target, &reason),
+        None => running(toolbox, &target, header, run, riding).await,
     }
 }
 
-/// Text the work may give back: what the answer's own headers leave of one copy, and less when something wants to ride.
-fn budget(header: &Value, work: &Work, riders: bool) -> TextBudget {
-    let members = match work {
-        Work::Call(calls) => calls.len(),
-        Work::Chat(_) => 0,
-    };
-    let less = |from: TextBudget, by: TextBudget, times: usize| TextBudget {
-        bytes: from.bytes.saturating_sub(by.bytes * times),
-        tokens: from.tokens.saturating_sub(by.tokens * times),
-    };
-    let base = less(TextBudget::WHOLE.minus(&header.to_string()), MEMBER, members);
-    let base = less(base, SLACK, 1);
-    if riders { less(base, RIDERS, 1) } else { base }
+/// The receipt of an operation that never ran is free for a retry. Its node says so too, as soon as it can.
+async fn never_ran(toolbox: &Toolbox, target: &Target, receipt: Option<ReceiptClaim>) {
+    let Some(claim) = receipt else { return };
+    let open = toolbox
+        .broker
+        .receipt(&claim.key)
+        .is_some_and(|receipt| receipt.status == ReceiptStatus::Running && receipt.call_id == target.call_id);
+    if open && let Err(error) = toolbox.broker.settle(claim.key, claim.attempt, Settlement::NeverRun).await {
+        tracing::warn!(%error, "the receipt of a refused operation stays until its node is met again");
+    }
 }
 
-fn header(toolbox: &Toolbox, target: &Target) -> Value {
-    let mut header = json!({ "sessionId": target.selection.session, "cwd": target.session.record().cwd });
+fn header(toolbox: &Toolbox, target: &Target) -> JsonObject {
+    let mut header = JsonObject::new();
+    header.insert("sessionId".into(), json!(target.selection.session));
+    header.insert("cwd".into(), json!(target.placed.info.cwd));
     if let Some(mode) = target.selection.mode {
-        header["initialization"] = initialization(&target.selection.session, mode, toolbox.cooldown);
+        header.insert("initialization".into(), initialization(&target.selection.session, mode, toolbox.cooldown));
     }
     header
 }
 
-async fn finished(
+/// The budget is over: the work goes on, and its outcome becomes a late result (failure rule F5).
+async fn running(
     toolbox: &Arc<Toolbox>,
     target: &Target,
-    outcome: &Outcome,
-    run: RunHandle,
-    riding: Riding<'_>,
+    mut header: JsonObject,
+    run: Box<dyn Run>,
+    mut riding: Riding<'_>,
 ) -> Answer {
-    let mut composer = Composer::new(&toolbox.blobs);
-    let mut header = header(toolbox, target);
-    if let Some(error) = &outcome.error {
-        header["error"] = json!(error);
-    }
-    composer.json(&header);
-    for result in &outcome.results {
-        composer.result(&target.selection.session, result);
-    }
-    let failed = outcome.results.iter().any(|result| result.is_error);
-    let ticket = riding.board(&mut composer, Some(run)).await;
-    composer.finish(failed, ticket)
+    let status = if run.is_running() { "running" } else { "queued" };
+    drop(run);
+    let mut composer = Composer::new();
+    header.insert("operation".into(), operation(&target.call_id, status, toolbox.call_budget));
+    composer.json(&Value::Object(header));
+    riding.session(&mut composer, &target.placed.node, Some(&target.selection.session)).await;
+    let ticket = riding.others(&mut composer, Some(&target.placed.node)).await;
+    composer.finish(false, ticket)
 }
 
-/// The budget is over: the work goes on, and its outcome becomes a late result (failure rule F5).
-async fn running(toolbox: &Arc<Toolbox>, target: &Target, status: &str, run: RunHandle, riding: Riding<'_>) -> Answer {
-    drop(run);
-    let mut composer = Composer::new(&toolbox.blobs);
-    let mut header = header(toolbox, target);
-    header["operation"] = operation(&target.call_id, status, toolbox.call_budget);
-    composer.json(&header);
-    let ticket = riding.board(&mut composer, None).await;
-    composer.finish(false, ticket)
+/// The session's device went away with the operation.
+fn unknown(mut header: JsonObject, target: &Target, reason: &str) -> Answer {
+    header.insert("error".into(), json!(reason));
+    header.insert(
+        "operation".into(),
+        json!({
+            "id": target.call_id,
+            "status": "unknown",
+            "instructions": format!(
+                "It is not known whether this ran on {}. Do not simply send it again: when the device is back, check its effects (history, files, processes). What it comes to is delivered once with a later result (deferredResult {})",
+                target.placed.device, target.call_id
+            ),
+        }),
+    );
+    let mut composer = Composer::new();
+    composer.json(&Value::Object(header));
+    composer.finish(true, Ticket::default())
 }
 
 fn operation(call_id: &CallId, status: &str, budget: Duration) -> Value {
@@ -252,12 +295,16 @@ fn operation(call_id: &CallId, status: &str, budget: Duration) -> Value {
 }
 
 /// Tells the sessions when a conversation's default changed.
-pub(super) fn announce(toolbox: &Toolbox, caller: &Caller, selection: &Selection, session: &Session) {
+pub(super) fn announce(toolbox: &Toolbox, caller: &Caller, selection: &Selection, placed: &Placed) {
     let Some(left) = selection.bound.as_ref().and_then(Bound::left) else { return };
     let who = short(caller);
-    session.notice(Event::Joined, format!("ChatGPT {who} joined"));
-    if let Some(previous) = left.filter(|id| **id != selection.session).and_then(|id| toolbox.sessions.find(id)) {
-        previous.notice(Event::Left, format!("ChatGPT {who} left for session {}", selection.session));
+    placed.node.notice(selection.session.clone(), Event::Joined, format!("ChatGPT {who} joined"));
+    if let Some(previous) = left.filter(|id| **id != selection.session).and_then(|id| toolbox.directory.find(id)) {
+        previous.node.notice(
+            previous.info.id,
+            Event::Left,
+            format!("ChatGPT {who} left for session {}", selection.session),
+        );
     }
 }
 

@@ -1,62 +1,48 @@
-//! The tools for a client that was started in a folder: until its connection has a default session, what it asks goes to
-//! the session of that folder, and never silently to another project.
+//! The tools for a client that was started in a folder: says of each request which session that folder has. Whether that
+//! counts is the broker's to decide, who knows the connection's default.
 
 use std::sync::Arc;
 
-use serde_json::Value;
-
-use super::{
-    surface::{Answer, Caller, Request, ResourceError, ResourceRead, Surface, ToolSpec, UnknownTool},
-    toolbox::Toolbox,
-};
+use super::surface::{Answer, Caller, Request, ResourceError, ResourceRead, Surface, ToolSpec, UnknownTool};
 use crate::{
     host::BoxFuture,
     ids::{Conversation, SessionId},
 };
 
-/// A [`Toolbox`] with a folder of its own.
+/// Tools with a folder of their own.
 pub struct Preferring {
-    toolbox: Arc<Toolbox>,
+    surface: Arc<dyn Surface>,
     session: SessionId,
 }
 
 impl Preferring {
     /// Sends what names no session to `session`, for callers without a chat and as long as they have no default.
     #[must_use]
-    pub const fn new(toolbox: Arc<Toolbox>, session: SessionId) -> Self {
-        Self { toolbox, session }
-    }
-
-    fn aim(&self, request: &mut Request) {
-        let Some(conversation @ Conversation::Connection(_)) = &request.caller.conversation else { return };
-        // The list is of everything there is, and the argument would filter it.
-        let selects = request.tool != "sessions" && !request.arguments.contains_key("sessionId");
-        if selects && self.toolbox.broker.binding(conversation).is_none() {
-            request.arguments.insert("sessionId".into(), Value::String(self.session.0.clone()));
-        }
+    pub const fn new(surface: Arc<dyn Surface>, session: SessionId) -> Self {
+        Self { surface, session }
     }
 }
 
 impl Surface for Preferring {
     fn specs(&self) -> &[ToolSpec] {
-        self.toolbox.specs()
+        self.surface.specs()
     }
 
     fn instructions(&self) -> &str {
-        self.toolbox.instructions()
+        self.surface.instructions()
     }
 
     fn call(self: Arc<Self>, mut request: Request) -> BoxFuture<'static, Result<Answer, UnknownTool>> {
-        self.aim(&mut request);
-        Arc::clone(&self.toolbox).call(request)
+        request.caller.preferred = Some(self.session.clone());
+        Arc::clone(&self.surface).call(request)
     }
 
     fn disconnected(&self, conversation: &Conversation) {
-        self.toolbox.disconnected(conversation);
+        self.surface.disconnected(conversation);
     }
 
     fn resource_templates(&self) -> Vec<(String, String, String)> {
-        self.toolbox.resource_templates()
+        self.surface.resource_templates()
     }
 
     fn read_resource(
@@ -64,6 +50,6 @@ impl Surface for Preferring {
         uri: String,
         caller: Caller,
     ) -> BoxFuture<'static, Result<ResourceRead, ResourceError>> {
-        Arc::clone(&self.toolbox).read_resource(uri, caller)
+        Arc::clone(&self.surface).read_resource(uri, caller)
     }
 }

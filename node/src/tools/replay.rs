@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use futures_util::future::join_all;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -15,7 +16,7 @@ use super::{
 use crate::{
     broker::{Receipt, ReceiptKey, ReceiptStatus},
     ids::CallId,
-    sessions::{Ended, Progress},
+    sessions::Ended,
 };
 
 const NEVER_RAN: &str = "the attempt under this operationId never ran, so nothing was done; send the operation again";
@@ -34,7 +35,7 @@ pub(super) async fn receipt(toolbox: &Arc<Toolbox>, key: &ReceiptKey, deadline: 
 }
 
 async fn answer(toolbox: &Toolbox, receipt: &Receipt) -> Answer {
-    let ended = toolbox.sessions.operations().ended(&receipt.key.0).await.unwrap_or_default();
+    let ended = ended(toolbox, receipt).await;
     let (status, instructions) = match receipt.status {
         ReceiptStatus::Running => (
             "running",
@@ -57,7 +58,19 @@ async fn answer(toolbox: &Toolbox, receipt: &Receipt) -> Answer {
     if receipt.status == ReceiptStatus::Completed {
         replay["delivery"] = json!({ "hostReceipt": "unconfirmed", "resources": receipt.resources });
     }
-    plain(toolbox, place(&receipt.session, &receipt.cwd), replay)
+    plain(place(&receipt.session, &receipt.cwd), replay)
+}
+
+/// How a completed operation ended, as far as the node of its session knows; of a session that ended, any node may.
+async fn ended(toolbox: &Toolbox, receipt: &Receipt) -> Option<Ended> {
+    if receipt.status != ReceiptStatus::Completed {
+        return None;
+    }
+    if let Some(placed) = toolbox.directory.find(&receipt.session) {
+        return placed.node.ended(receipt.key.0.clone()).await;
+    }
+    let nodes = toolbox.directory.nodes();
+    join_all(nodes.iter().map(|node| node.ended(receipt.key.0.clone()))).await.into_iter().flatten().next()
 }
 
 /// What a completed receipt says, by how the operation ended.
@@ -75,29 +88,29 @@ const fn completed(ended: Option<Ended>) -> &'static str {
     }
 }
 
-fn plain(toolbox: &Toolbox, mut header: Value, replay: Value) -> Answer {
+fn plain(mut header: Value, replay: Value) -> Answer {
     header["replay"] = replay;
-    let mut composer = Composer::new(&toolbox.blobs);
+    let mut composer = Composer::new();
     composer.json(&header);
     composer.finish(false, Ticket::default())
 }
 
-/// The same host request arrived twice: waits with the first, then says how far it is.
-pub(super) async fn duplicate(toolbox: &Arc<Toolbox>, target: &Target, twin: &CallId) -> Answer {
-    let mut status = "completed";
-    if let Some(mut progress) = toolbox.sessions.operations().progress(twin) {
-        let ended = |progress: &Progress| matches!(progress, Progress::Finished(_) | Progress::NeverRan(_));
-        let waited = tokio::time::timeout_at(target.deadline, progress.wait_for(ended)).await;
-        status = match waited.map(|ended| ended.map(|progress| progress.clone())) {
-            Ok(Ok(Progress::NeverRan(reason))) => return refusal(reason),
-            Ok(_) => "completed",
-            Err(_) => "running",
-        };
-    }
+/// The same host request arrived twice: how far the first is.
+pub(super) fn duplicate(target: &Target, twin: &CallId, running: bool) -> Answer {
     let replay = json!({
         "id": twin,
-        "status": status,
+        "status": if running { "running" } else { "completed" },
         "instructions": "The host sent this request twice; it was run once. The result goes with the first answer, or comes with a later result; history has it",
     });
-    plain(toolbox, place(&target.selection.session, &target.session.record().cwd.display().to_string()), replay)
+    plain(place(&target.selection.session, &target.placed.info.cwd), replay)
+}
+
+/// The same call arrived twice, and an earlier answer has its outcome.
+pub(super) fn gone(target: &Target) -> Answer {
+    let replay = json!({
+        "id": target.call_id,
+        "status": "completed",
+        "instructions": "This call ran once, and its result went with an earlier answer; history has it",
+    });
+    plain(place(&target.selection.session, &target.placed.info.cwd), replay)
 }

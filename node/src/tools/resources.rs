@@ -11,8 +11,6 @@ use crate::ids::{Conversation, SessionId};
 
 /// What `resources/templates/list` shows.
 pub(super) const TEMPLATE: &str = "chappie://session/{sessionId}/{kind}/{id}/{name}{?chatId}";
-/// The most one read gives (the guide).
-const READ_MAX_BYTES: u64 = 32 << 20;
 /// The longest URI looked at. Ours have about 200 bytes.
 const URI_MAX: usize = 8_192;
 
@@ -36,24 +34,18 @@ pub(super) async fn read(toolbox: &Arc<Toolbox>, uri: &str, caller: &Caller) -> 
             reference.kind, reference.id
         )));
     }
-    let Some(session) = toolbox.sessions.find(&reference.session) else {
+    let Some(placed) = toolbox.directory.find(&reference.session) else {
         return Err(ResourceError::NotFound(format!("session {} is not connected", reference.session)));
     };
-    let image = session.image(&reference.id).await.map_err(|error| ResourceError::Unreadable(error.to_string()))?;
-    let image = image.ok_or_else(|| {
+    let picture = placed.node.image(reference.session.clone(), reference.id.clone()).await;
+    let picture = picture.map_err(ResourceError::Unreadable)?.ok_or_else(|| {
         ResourceError::NotFound(format!("session {} showed no image {}", reference.session, shorten(&reference.id)))
-    })?;
-    if image.size > READ_MAX_BYTES {
-        return Err(ResourceError::Unreadable(format!("the image has {} bytes; at most 32 MiB are read", image.size)));
-    }
-    let bytes = toolbox.blobs.bytes(&image).map_err(|error| {
-        ResourceError::Unreadable(format!("the image could not be read from the node's store: {error}"))
     })?;
     let receiver = reference.chat.map(Conversation::Chat).or_else(|| caller.conversation.clone());
     if let Some(conversation) = receiver {
         toolbox.broker.open_window(&conversation, &reference.session);
     }
-    Ok(ResourceRead { mime: image.mime, bytes })
+    Ok(ResourceRead { mime: picture.mime, bytes: picture.bytes })
 }
 
 /// Four non-empty percent-encoded segments; query and fragment are no part of the identity. Pure.

@@ -9,7 +9,7 @@ use super::{
     operate::take,
     riding::Riding,
     surface::{Answer, Request, ToolSpec},
-    toolbox::{READS, Toolbox, input_schema, spec as tool_spec},
+    toolbox::{READS, Toolbox, describe, input_schema, spec as tool_spec},
 };
 use crate::clock;
 
@@ -34,15 +34,15 @@ pub(super) async fn run(toolbox: &Arc<Toolbox>, request: Request) -> Answer {
     let filter = take(&mut arguments, "sessionId");
     let counts = toolbox.broker.binding_counts();
     let binding = caller.conversation.as_ref().and_then(|conversation| toolbox.broker.binding(conversation));
-    let list = toolbox.sessions.list();
+    let list = toolbox.directory.list();
     let wanted: Vec<_> =
-        list.iter().filter(|session| filter.as_ref().is_none_or(|id| session.record().id.as_str() == id)).collect();
+        list.iter().filter(|placed| filter.as_ref().is_none_or(|id| placed.info.id.as_str() == id)).collect();
     let rows: Vec<Value> = wanted
         .iter()
         .take(ROWS_MAX)
-        .map(|session| {
-            let mut row = toolbox.describe(session);
-            row["bindingCount"] = json!(counts.get(&session.record().id).copied().unwrap_or(0));
+        .map(|placed| {
+            let mut row = describe(placed);
+            row["bindingCount"] = json!(counts.get(&placed.info.id).copied().unwrap_or(0));
             row
         })
         .collect();
@@ -50,8 +50,8 @@ pub(super) async fn run(toolbox: &Arc<Toolbox>, request: Request) -> Answer {
     if wanted.len() > ROWS_MAX {
         answer["omitted"] = json!(wanted.len() - ROWS_MAX);
     }
-    let mut composer = Composer::new(&toolbox.blobs);
+    let mut composer = Composer::new();
     composer.json(&answer);
-    let ticket = Riding::new(toolbox, clock::call_id(), caller.conversation, None).board(&mut composer, None).await;
+    let ticket = Riding::new(toolbox, clock::call_id(), caller.conversation).others(&mut composer, None).await;
     composer.finish(false, ticket)
 }

@@ -54,6 +54,9 @@ pub struct Caller {
     pub conversation: Option<Conversation>,
     /// The host's own request id (`_meta["otunnel/requestId"]` or the `x-request-id` header), for labels only.
     pub request_id: Option<String>,
+    /// The session of the folder that a connection without a chat was started in: its target for as long as it has no
+    /// default of its own.
+    pub preferred: Option<SessionId>,
 }
 
 /// One decoded `tools/call`.

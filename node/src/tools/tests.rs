@@ -6,11 +6,13 @@ use std::{
 };
 
 use serde_json::{Value, json};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::{
     content::{Block, JsonObject},
+    fleet::{LocalNode, Tenure},
     ids::Conversation,
     sessions::{
         Session,
@@ -21,9 +23,9 @@ use crate::{
 
 fn toolbox(world: &World, budget: Duration) -> Arc<Toolbox> {
     let blobs = Blobs::open(&world.home.path().join("blobs")).unwrap();
-    let home = world.home.path().to_owned();
-    let (broker, sessions) = (world.broker.clone(), Arc::clone(&world.sessions));
-    Arc::new(Toolbox::new(broker, sessions, blobs, home, "device".into(), budget, Duration::from_secs(20)))
+    let node = LocalNode::new(Arc::clone(&world.sessions), blobs, "device".into());
+    let tenure = watch::Sender::new(Tenure { epoch: 1, term: 1 }).subscribe();
+    Arc::new(Toolbox::new(world.broker.clone(), node, tenure, budget, Duration::from_secs(20)))
 }
 
 struct Chat {
@@ -33,7 +35,7 @@ struct Chat {
 
 impl Chat {
     fn new(toolbox: &Arc<Toolbox>, conversation: Conversation) -> Self {
-        let caller = Caller { conversation: Some(conversation), request_id: None };
+        let caller = Caller { conversation: Some(conversation), ..Caller::default() };
         Self { toolbox: Arc::clone(toolbox), caller }
     }
 
@@ -390,10 +392,10 @@ async fn a_client_started_in_a_folder_works_there_until_it_selects_another() {
     let folder = tempfile::tempdir().unwrap();
     let own = world.sessions.create(folder.path(), None).await.unwrap();
     let toolbox = toolbox(&world, LONG);
-    let surface = Arc::new(Preferring::new(Arc::clone(&toolbox), own.record().id.clone()));
+    let surface = Arc::new(Preferring::new(toolbox, own.record().id.clone()));
     let connection = Conversation::Connection("stdio:1".into());
     let ask = async |conversation: &Conversation, tool: &str, arguments: Value| {
-        let caller = Caller { conversation: Some(conversation.clone()), request_id: None };
+        let caller = Caller { conversation: Some(conversation.clone()), ..Caller::default() };
         let arguments = arguments.as_object().cloned().unwrap();
         let request = Request { tool: tool.into(), arguments, caller, cancelled: CancellationToken::new(), sent: None };
         let answer = Arc::clone(&surface).call(request).await.unwrap();

@@ -1,8 +1,9 @@
 //! The tools behind one [`Surface`]: holds the handles and sends a request to its tool's file.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
 use super::{
     arguments, bash, call, chat, compose::refusal, edit, history, init, read, resources, sessions, surface, tools,
@@ -10,10 +11,9 @@ use super::{
 };
 use crate::{
     broker::Broker,
+    fleet::{Directory, Placed, Tenure},
     host::BoxFuture,
-    ids::{Conversation, SessionId},
-    sessions::{Session, Sessions},
-    storage::blobs::Blobs,
+    ids::Conversation,
     tools::{Annotations, Answer, Caller, Request, ResourceError, ResourceRead, Surface, ToolSpec, UnknownTool},
 };
 
@@ -23,24 +23,21 @@ const INSTRUCTIONS: &str = include_str!("instructions.md");
 /// The tools and what they act on.
 pub struct Toolbox {
     pub(super) broker: Broker,
-    pub(super) sessions: Arc<Sessions>,
-    pub(super) blobs: Blobs,
-    pub(super) home: PathBuf,
-    pub(super) device: String,
+    pub(super) directory: Arc<dyn Directory>,
+    pub(super) tenure: watch::Receiver<Tenure>,
     pub(super) call_budget: Duration,
     pub(super) cooldown: Duration,
     specs: Vec<ToolSpec>,
 }
 
 impl Toolbox {
-    /// The tools of a node. `call_budget` is how long a call may take before it is answered as running.
+    /// The tools of the broker's node, for the sessions of `directory`, in the office that `tenure` says. `call_budget` is
+    /// how long a call may take before it is answered as running.
     #[must_use]
     pub fn new(
         broker: Broker,
-        sessions: Arc<Sessions>,
-        blobs: Blobs,
-        home: PathBuf,
-        device: String,
+        directory: Arc<dyn Directory>,
+        tenure: watch::Receiver<Tenure>,
         call_budget: Duration,
         cooldown: Duration,
     ) -> Self {
@@ -56,32 +53,23 @@ impl Toolbox {
             edit::spec(),
             write::spec(),
         ];
-        Self { broker, sessions, blobs, home, device, call_budget, cooldown, specs }
+        Self { broker, directory, tenure, call_budget, cooldown, specs }
     }
 
-    /// Where a session's full-output files are.
-    pub(super) fn outputs(&self, session: &SessionId) -> PathBuf {
-        self.home.join("outputs").join(session.as_str())
-    }
-
-    /// A session as `sessions` and `init` describe it (behaviour 4.2).
-    pub(super) fn describe(&self, session: &Session) -> Value {
-        let record = session.record();
-        let mut row = json!({
-            "id": record.id,
-            "host": session.host().kind(),
-            "agentDir": self.home,
-            "device": self.device,
-            "cwd": record.cwd,
-            "status": if session.is_executing() { "executing" } else { "idle" },
-        });
-        if let Some(name) = &record.name {
-            row["name"] = json!(name);
+    /// A client that was started in a folder works in that folder's session until its connection has a default, and
+    /// never silently in another project.
+    fn prefer(&self, request: &mut Request) {
+        let Some(preferred) = request.caller.preferred.take() else { return };
+        let Some(conversation @ Conversation::Connection(_)) = &request.caller.conversation else { return };
+        // The list is of everything there is, and the argument would filter it.
+        let selects = request.tool != "sessions" && !request.arguments.contains_key("sessionId");
+        if selects && self.broker.binding(conversation).is_none() {
+            request.arguments.insert("sessionId".into(), Value::String(preferred.0));
         }
-        row
     }
 
-    async fn dispatch(self: Arc<Self>, request: Request) -> Result<Answer, UnknownTool> {
+    async fn dispatch(self: Arc<Self>, mut request: Request) -> Result<Answer, UnknownTool> {
+        self.prefer(&mut request);
         let Some(spec) = self.specs.iter().find(|spec| spec.name == request.tool) else { return Err(UnknownTool) };
         if let Err(error) = arguments::check(spec.name, &spec.input_schema, &request.arguments) {
             return Ok(refusal(error));
@@ -134,6 +122,23 @@ impl Surface for Toolbox {
     ) -> BoxFuture<'static, Result<ResourceRead, ResourceError>> {
         Box::pin(async move { resources::read(&self, &uri, &caller).await })
     }
+}
+
+/// A session as `sessions` and `init` describe it (behaviour 4.2).
+pub(super) fn describe(placed: &Placed) -> Value {
+    let info = &placed.info;
+    let mut row = json!({
+        "id": info.id,
+        "host": info.host,
+        "agentDir": info.agent_dir,
+        "device": placed.device,
+        "cwd": info.cwd,
+        "status": if info.executing { "executing" } else { "idle" },
+    });
+    if let Some(name) = &info.name {
+        row["name"] = json!(name);
+    }
+    row
 }
 
 /// The output schema of every tool: the whole text once more.

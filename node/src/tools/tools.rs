@@ -5,16 +5,17 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::{
-    compose::{Composer, HEADER, RIDERS, refusal},
+    compose::{Composer, refusal},
     initialization::initialization,
     operate::take,
     riding::Riding,
     surface::{Annotations, Answer, Request, ToolSpec},
-    toolbox::{Toolbox, input_schema, spec as tool_spec},
+    toolbox::{Toolbox, describe, input_schema, spec as tool_spec},
 };
 use crate::{
     broker::{Ask, Purpose},
     clock,
+    fleet::parcel::{HEADER, RIDERS},
     host::ToolDefinition,
     ids::SessionId,
 };
@@ -55,16 +56,16 @@ pub(super) async fn run(toolbox: &Arc<Toolbox>, request: Request) -> Answer {
         Ok(selection) => selection,
         Err(error) => return refusal(error.to_string()),
     };
-    let Some(session) = toolbox.sessions.find(&selection.session) else {
+    let Some(placed) = toolbox.directory.find(&selection.session) else {
         return refusal(format!("session {} ended just now", selection.session));
     };
-    let inspection = match session.inspect().await {
+    let inspection = match placed.node.inspect(placed.info.id.clone()).await {
         Ok(inspection) => inspection,
-        Err(error) => return refusal(error.to_string()),
+        Err(error) => return refusal(error),
     };
     let wanted = inspection.tools.iter().filter(|tool| names.as_ref().is_none_or(|names| names.contains(&tool.name)));
-    let mut composer = Composer::new(&toolbox.blobs);
-    let mut header = json!({ "session": toolbox.describe(&session) });
+    let mut composer = Composer::new();
+    let mut header = json!({ "session": describe(&placed) });
     if let Some(mode) = selection.mode {
         header["initialization"] = initialization(&selection.session, mode, toolbox.cooldown);
     }
@@ -74,8 +75,9 @@ pub(super) async fn run(toolbox: &Arc<Toolbox>, request: Request) -> Answer {
         header["unknown"] = json!(unknown);
     }
     composer.json(&header);
-    let ticket =
-        Riding::new(toolbox, clock::call_id(), caller.conversation, Some(session)).board(&mut composer, None).await;
+    let mut riding = Riding::new(toolbox, clock::call_id(), caller.conversation);
+    riding.session(&mut composer, &placed.node, Some(&placed.info.id)).await;
+    let ticket = riding.others(&mut composer, Some(&placed.node)).await;
     composer.finish(false, ticket)
 }
 
@@ -86,7 +88,7 @@ fn unknown(names: &[String], tools: &[ToolDefinition]) -> Vec<String> {
 }
 
 /// As many definitions as fit, whole; the rest by name.
-fn fill<'a>(header: &mut Value, wanted: impl Iterator<Item = &'a ToolDefinition>, composer: &Composer<'_>) {
+fn fill<'a>(header: &mut Value, wanted: impl Iterator<Item = &'a ToolDefinition>, composer: &Composer) {
     let mut left = composer.left();
     left.bytes = left.bytes.saturating_sub(HEADER.bytes + RIDERS.bytes);
     left.tokens = left.tokens.saturating_sub(HEADER.tokens + RIDERS.tokens);

@@ -11,13 +11,19 @@ use crate::ids::CallId;
 pub struct RunHandle {
     operations: Arc<Operations>,
     call_id: CallId,
+    holder: u64,
     progress: watch::Receiver<Progress>,
     open: bool,
 }
 
 impl RunHandle {
-    pub(super) const fn new(operations: Arc<Operations>, call_id: CallId, progress: watch::Receiver<Progress>) -> Self {
-        Self { operations, call_id, progress, open: true }
+    pub(super) const fn new(
+        operations: Arc<Operations>,
+        call_id: CallId,
+        holder: u64,
+        progress: watch::Receiver<Progress>,
+    ) -> Self {
+        Self { operations, call_id, holder, progress, open: true }
     }
 
     /// The operation.
@@ -51,12 +57,18 @@ impl RunHandle {
         self.open = false;
         self.operations.delivered(&self.call_id);
     }
+
+    /// It is not known whether the response that carried the outcome was written: it comes again, and says so (F7).
+    pub fn lapse(mut self) {
+        self.open = false;
+        self.operations.detach(&self.call_id, self.holder, true);
+    }
 }
 
 impl Drop for RunHandle {
     fn drop(&mut self) {
         if self.open {
-            self.operations.detach(&self.call_id);
+            self.operations.detach(&self.call_id, self.holder, false);
         }
     }
 }

@@ -1,27 +1,39 @@
 //! Late results: outcomes that missed their response. Payloads stay in the journal; which ones were delivered is the
 //! broker's to know (design section 5).
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+    sync::Arc,
+};
 
-use super::{Operations, Progress, Run};
+use super::{Operations, Progress, Run, settle::REPORT_FIRST};
 use crate::{
     ids::{CallId, Conversation, SessionId},
-    sessions::journal::{JournalRow, Outcome, RowState},
+    sessions::{
+        journal::{JournalRow, Outcome, RowState},
+        riders::Claimed,
+    },
     storage::node::{Change, Key, StoreError, Written},
 };
 
 /// Late results a node keeps whole (F26). Beyond it the oldest shrink to a stub that points to history.
 const WHOLE_MAX: usize = 2_048;
 /// Late results a node keeps at all, stubs included; a stub is a few hundred bytes. Beyond it the oldest go.
-const KEPT_MAX: usize = 8_192;
+pub(super) const KEPT_MAX: usize = 8_192;
 /// Late results one response looks at; its text budget fits fewer.
 const CLAIM_MAX: usize = 8;
+/// What is told of a late result whose payload is gone.
+pub const PAYLOAD_GONE: &str = "the result itself is no longer kept here; read the session's history";
 
 /// What is in memory of a late result.
 #[derive(Clone, Debug)]
-pub(super) struct Waiting {
+pub(in crate::sessions) struct Waiting {
     row: JournalRow,
 }
+
+/// A late result that a response claimed.
+pub(super) type Claim = Claimed<CallId, Waiting>;
 
 /// A late result on its way into a response.
 #[derive(Clone, Debug)]
@@ -46,7 +58,7 @@ impl Operations {
         if run.row.conversation.is_none() {
             return;
         }
-        let known = run.journaled && run.row.detached;
+        let known = run.journaled && run.row.detached && run.row.offered == 0;
         run.row.detached = true;
         let mut changes = vec![Change::set(Key::journal(&run.row.call_id), &run.row)];
         if !run.journaled
@@ -74,6 +86,7 @@ impl Operations {
         let over = inner.late.len().saturating_sub(KEPT_MAX);
         let dropped: Vec<_> = (0..over).filter_map(|_| inner.late.pop_oldest()).collect();
         drop(inner);
+        self.changed();
         for (call_id, mut waiting) in dropped {
             waiting.row.delivered = true;
             tracing::warn!(call = %call_id, "a late result was given up: too many wait");
@@ -88,7 +101,13 @@ impl Operations {
         self.inner().late.any(|waiting| waiting.row.conversation.as_ref() == Some(conversation))
     }
 
-    /// Claims what waits for `conversation`, oldest first, for the response of `by`.
+    /// The conversations for which late results wait.
+    pub(in crate::sessions) fn late_conversations(&self) -> BTreeSet<Conversation> {
+        self.inner().late.free().filter_map(|waiting| waiting.row.conversation.clone()).collect()
+    }
+
+    /// Claims what waits for `conversation`, oldest first, for the response of `by`. Nothing when the broker cannot be
+    /// asked what of it was delivered already: it waits for a later response.
     ///
     /// # Errors
     /// The store's; nothing stays claimed then.
@@ -96,41 +115,66 @@ impl Operations {
         if !self.has_late(conversation) {
             return Ok(Vec::new());
         }
-        let mut claimed = self
+        let claimed = self
             .inner()
             .late
             .claim(by, CLAIM_MAX, |_, waiting| waiting.row.conversation.as_ref() == Some(conversation));
+        let results = match self.open_ones(claimed).await {
+            Ok(open) => match self.store.flush().await {
+                Ok(()) => open.into_iter().map(|claim| self.late_result(claim)).collect(),
+                Err(error) => Err(error),
+            },
+            Err(error) => Err(error),
+        };
+        if results.is_err() {
+            self.release_late(by);
+        }
+        self.changed();
+        results
+    }
+
+    /// Those of the claimed results of one conversation that it did not have yet; the others are dropped.
+    pub(super) async fn open_ones(&self, mut claimed: Vec<Claim>) -> Result<Vec<Claim>, StoreError> {
+        let Some(conversation) = claimed.first().and_then(|claim| claim.item.row.conversation.clone()) else {
+            return Ok(claimed);
+        };
         let ids: Vec<String> = claimed.iter().map(|claim| claim.key.0.clone()).collect();
-        let open = self.broker.undelivered(conversation, &ids);
+        let open = match self.office.undelivered(conversation.clone(), ids).await {
+            Ok(open) => open,
+            Err(error) => {
+                tracing::debug!(%error, "late results wait: the broker cannot be asked which were delivered");
+                let mut inner = self.inner();
+                claimed.iter().for_each(|claim| inner.late.put_back(&claim.key));
+                return Ok(Vec::new());
+            }
+        };
         let done: Vec<CallId> =
             claimed.iter().filter(|claim| !open.contains(&claim.key.0)).map(|claim| claim.key.clone()).collect();
         claimed.retain(|claim| open.contains(&claim.key.0));
         let gone = {
             let mut inner = self.inner();
-            done.iter().filter_map(|call_id| inner.late.remove(call_id)).collect()
+            done.iter().filter_map(|call_id| inner.late.remove(call_id)).collect::<Vec<_>>()
         };
-        self.drop_payloads(gone).await?;
-        let results = self.store.flush().await.and_then(|()| {
-            claimed
-                .into_iter()
-                .map(|claim| {
-                    let outcome = self.store.read::<Outcome>(&Key::outcome(&claim.key))?;
-                    let row = claim.item.row;
-                    Ok(LateResult {
-                        call_id: claim.key,
-                        request_id: row.request_id,
-                        session: row.session,
-                        cwd: row.cwd,
-                        outcome,
-                        redelivered: claim.offered > 1,
-                    })
-                })
-                .collect()
-        });
-        if results.is_err() {
-            self.inner().late.release(by);
+        if !gone.is_empty() {
+            let ids = gone.iter().map(|waiting| waiting.row.call_id.clone());
+            self.forget_later(ids.map(|call_id| (conversation.clone(), call_id)));
+            self.drop_payloads(gone).await?;
         }
-        results
+        Ok(claimed)
+    }
+
+    /// A claimed result with its payload, as far as that is still kept. It reads what is committed.
+    pub(super) fn late_result(&self, claim: Claim) -> Result<LateResult, StoreError> {
+        let outcome = self.store.read::<Outcome>(&Key::outcome(&claim.key))?;
+        let row = claim.item.row;
+        Ok(LateResult {
+            call_id: claim.key,
+            request_id: row.request_id,
+            session: row.session,
+            cwd: row.cwd,
+            outcome,
+            redelivered: claim.offered > 1,
+        })
     }
 
     /// A claimed result found no room in this response.
@@ -155,38 +199,52 @@ impl Operations {
 
     /// The response of `by` was not written: what it claimed waits again.
     pub fn release_late(&self, by: &CallId) {
-        self.inner().late.release(by);
+        if !self.inner().late.release(by).is_empty() {
+            self.changed();
+        }
+    }
+
+    /// It is not known whether the response of `by` was written: what it claimed waits again, and says so (F7).
+    pub fn lapse_late(&self, by: &CallId) {
+        self.inner().late.lapse(by);
+        self.changed();
     }
 
     /// The response of `by` was written: the broker learns it, then the payloads go.
-    pub fn confirm_late(self: &Arc<Self>, by: &CallId, conversation: &Conversation) {
-        let rows: Vec<Waiting> = {
+    pub fn confirm_late(self: &Arc<Self>, by: &CallId) {
+        let mut rows: BTreeMap<Conversation, Vec<Waiting>> = BTreeMap::new();
+        {
             let mut inner = self.inner();
-            let mine = inner.late.confirm(by);
-            mine.iter().for_each(|(call_id, _)| {
-                inner.whole.remove(call_id);
-            });
-            mine.into_iter().map(|(_, waiting)| waiting).collect()
-        };
-        if rows.is_empty() {
-            return;
+            for (call_id, waiting) in inner.late.confirm(by) {
+                inner.whole.remove(&call_id);
+                if let Some(conversation) = waiting.row.conversation.clone() {
+                    rows.entry(conversation).or_default().push(waiting);
+                }
+            }
         }
-        let (this, conversation) = (Arc::clone(self), conversation.clone());
-        let work = async move {
-            let ids: Vec<String> = rows.iter().map(|waiting| waiting.row.call_id.0.clone()).collect();
-            if let Err(error) = this.broker.delivered(&conversation, ids.clone()).await {
-                // The journal keeps them as offered: a restart delivers them again, marked.
-                tracing::warn!(%error, "delivered late results could not be recorded");
+        for (conversation, rows) in rows {
+            let this = Arc::clone(self);
+            self.tasks.spawn_on(async move { this.tell_delivered(conversation, rows).await }, &self.runtime);
+        }
+    }
+
+    /// Tells the broker until it knows, or until the node stops: the journal then still has them as offered, and a restart
+    /// delivers them again, marked.
+    async fn tell_delivered(&self, conversation: Conversation, rows: Vec<Waiting>) {
+        let ids: Vec<String> = rows.iter().map(|waiting| waiting.row.call_id.0.clone()).collect();
+        let mut pause = REPORT_FIRST;
+        while let Err(error) = self.office.delivered(conversation.clone(), ids.clone()).await {
+            tracing::warn!(%error, "delivered late results could not be recorded yet");
+            if !self.next_try(&mut pause).await {
                 return;
             }
-            let gone = this.drop_payloads(rows);
-            if gone.await.is_ok()
-                && let Err(error) = this.broker.forget_delivered(ids).await
-            {
-                tracing::debug!(%error, "delivered ids stay until the next delivery");
-            }
-        };
-        self.tasks.spawn_on(work, &self.runtime);
+        }
+        if self.drop_payloads(rows).await.is_ok()
+            && let Err(error) = self.office.forget_delivered(ids.clone()).await
+        {
+            tracing::debug!(%error, "delivered ids stay with the broker for now");
+            self.forget_later(ids.into_iter().map(|id| (conversation.clone(), CallId(id))));
+        }
     }
 
     fn drop_payloads(&self, gone: Vec<Waiting>) -> Written {
@@ -194,6 +252,8 @@ impl Operations {
             .into_iter()
             .flat_map(|mut waiting| {
                 waiting.row.delivered = true;
+                // So that a restart knows it from an outcome that its own response carried.
+                waiting.row.offered = waiting.row.offered.max(1);
                 let call_id = waiting.row.call_id.clone();
                 [Change::set(Key::journal(&call_id), &waiting.row), Change::remove(Key::outcome(&call_id))]
             })

@@ -1,19 +1,32 @@
 //! Reports outcomes of receipt-bearing operations to the broker, again and again until it confirms (failure rule F9).
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use super::Operations;
+use super::{Operations, Standing, late::KEPT_MAX};
 use crate::{
-    broker::{ReceiptStatus, Settlement},
+    broker::{ProposeError, Settlement},
     clock,
-    ids::{CallId, SessionId},
-    sessions::journal::{Ended, JournalRow, ROW_KEPT_MS, ReceiptRow, RowState, interrupted},
+    ids::{CallId, Conversation, SessionId},
+    sessions::journal::{Ended, JournalRow, ROW_KEPT_MS, ReceiptClaim, ReceiptRow, RowState, interrupted},
     storage::node::{Change, Key, StoreError},
 };
 
 /// First and longest pause between two reports of one outcome.
-const REPORT_FIRST: Duration = Duration::from_millis(100);
+pub(super) const REPORT_FIRST: Duration = Duration::from_millis(100);
 const REPORT_LAST: Duration = Duration::from_secs(10);
+/// Delivered ids that one question to the broker names; each is a UUID.
+const FORGET_MAX: usize = 256;
+
+/// Why this node is not square with the broker. Repeat it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReconcileError {
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The broker was not reached, or did not record what it was told.
+    #[error("the broker did not take this node's reports: {0}")]
+    Office(#[from] ProposeError),
+}
 
 impl Operations {
     /// Reports the outcome of a run once; when that fails the reports go on beside it.
@@ -31,18 +44,33 @@ impl Operations {
 
     /// Reports an outcome until the broker confirms it or the node stops.
     pub(in crate::sessions) fn settle_later(self: &Arc<Self>, row: JournalRow) {
+        if !self.inner().reporting.insert(row.call_id.clone()) {
+            return;
+        }
         let this = Arc::clone(self);
         let work = async move {
             let mut pause = REPORT_FIRST;
-            while !this.report(&row).await {
-                tokio::select! {
-                    () = this.stopping.cancelled() => return,
-                    () = tokio::time::sleep(pause) => pause = (pause * 2).min(REPORT_LAST),
-                }
+            let mut taken = this.report(&row).await;
+            while !taken && this.next_try(&mut pause).await {
+                taken = this.report(&row).await;
             }
-            this.mark_settled(&row).await;
+            if taken {
+                this.mark_settled(&row).await;
+            }
+            this.inner().reporting.remove(&row.call_id);
         };
         self.tasks.spawn_on(work, &self.runtime);
+    }
+
+    /// Waits before the next try of a report: longer each time, and not at all when the broker was just met again. False:
+    /// the node stops.
+    pub(super) async fn next_try(&self, pause: &mut Duration) -> bool {
+        tokio::select! {
+            () = self.stopping.cancelled() => return false,
+            () = tokio::time::sleep(*pause) => *pause = (*pause * 2).min(REPORT_LAST),
+            () = self.nudge.notified() => *pause = REPORT_FIRST,
+        }
+        true
     }
 
     async fn report(&self, row: &JournalRow) -> bool {
@@ -52,7 +80,7 @@ impl Operations {
             RowState::Finished(_) => Settlement::Completed { resources: Vec::new() },
             RowState::Interrupted(_) => Settlement::Uncertain { reason: interrupted(&row.label) },
         };
-        match self.broker.settle(claim.key.clone(), claim.attempt, settlement).await {
+        match self.office.settle(claim.key.clone(), claim.attempt, settlement).await {
             Ok(()) => true,
             Err(error) => {
                 tracing::warn!(%error, call = %row.call_id, "the broker did not take an outcome yet");
@@ -79,7 +107,7 @@ impl Operations {
             tracing::warn!(%error, call = %call_id, "an operation that did not run could not be sealed");
             return;
         }
-        if let Err(error) = self.broker.settle(claim.key, claim.attempt, Settlement::NeverRun).await {
+        if let Err(error) = self.office.settle(claim.key, claim.attempt, Settlement::NeverRun).await {
             tracing::warn!(%error, call = %call_id, "the broker did not hear that an operation never ran");
         }
     }
@@ -111,37 +139,59 @@ impl Operations {
         Ok(matches!(row, Some(ReceiptRow::Sealed(sealed, at)) if holds(sealed, at)))
     }
 
-    /// After a start: what was delivered and dropped before the crash need not be remembered by the broker any longer.
-    pub(in crate::sessions) async fn forget_delivered(&self, rows: &[JournalRow]) {
-        let known = |row: &&JournalRow| {
-            let Some(conversation) = &row.conversation else { return false };
-            row.delivered
-                && row.offered > 0
-                && self.broker.undelivered(conversation, std::slice::from_ref(&row.call_id.0)).is_empty()
-        };
-        let ids: Vec<String> = rows.iter().filter(known).map(|row| row.call_id.0.clone()).collect();
-        if !ids.is_empty()
-            && let Err(error) = self.broker.forget_delivered(ids).await
-        {
-            tracing::warn!(%error, "the broker keeps ids of delivered results until the next start");
-        }
+    /// Delivered ids that the broker need not remember any longer are told to it at the next [`Operations::reconcile`].
+    /// Beyond the most late results a node keeps, ids stay with the broker until this node starts again.
+    pub(in crate::sessions) fn forget_later(&self, ids: impl Iterator<Item = (Conversation, CallId)>) {
+        let mut inner = self.inner();
+        let room = KEPT_MAX.saturating_sub(inner.unforgotten.len());
+        inner.unforgotten.extend(ids.take(room));
     }
 
-    /// After a start: every receipt that the broker believes to run on one of `sessions` is looked up in the journal.
-    /// Known ones were reported while rows were recovered; an unknown one never ran, which is sealed and said (F3).
-    pub(in crate::sessions) async fn reconcile(self: &Arc<Self>, sessions: &[SessionId]) -> Result<(), StoreError> {
-        for receipt in self.broker.receipts() {
-            if receipt.status != ReceiptStatus::Running || !sessions.contains(&receipt.session) {
-                continue;
+    /// What was delivered and dropped here need not be remembered by the broker any longer.
+    async fn forget_delivered(&self) -> Result<(), ProposeError> {
+        let mut ids: BTreeMap<Conversation, Vec<String>> = BTreeMap::new();
+        let unforgotten = std::mem::take(&mut self.inner().unforgotten);
+        for (conversation, call_id) in &unforgotten {
+            ids.entry(conversation.clone()).or_default().push(call_id.0.clone());
+        }
+        let forget = async {
+            for (conversation, ids) in ids {
+                for ids in ids.chunks(FORGET_MAX) {
+                    let open = self.office.undelivered(conversation.clone(), ids.to_vec()).await?;
+                    let known: Vec<String> = ids.iter().filter(|id| !open.contains(id)).cloned().collect();
+                    if !known.is_empty() {
+                        self.office.forget_delivered(known).await?;
+                    }
+                }
             }
-            let row: Option<ReceiptRow> = self.store.read(&Key::receipt(&receipt.key.0))?;
-            // By operation, not by attempt: a receipt that expired starts again at attempt 1 under the same key.
-            if matches!(row, Some(ReceiptRow::Ran(call_id, _)) if call_id == receipt.call_id) {
-                continue;
-            }
-            self.seal(&receipt.key.0, receipt.attempt).await?;
-            if let Err(error) = self.broker.settle(receipt.key.clone(), receipt.attempt, Settlement::NeverRun).await {
-                tracing::warn!(%error, receipt = %receipt.key.0, "the broker did not hear that an operation never ran");
+            Ok(())
+        };
+        let forgot = forget.await;
+        if forgot.is_err() {
+            self.forget_later(unforgotten.into_iter());
+        }
+        forgot
+    }
+
+    /// Squares this node with the broker: what it must forget, then every receipt that it believes to run on one of
+    /// `sessions`. A known operation is reported again, an unknown one never ran, which is sealed and said (F3, F9).
+    /// Repeat it after an error, and whenever the broker is met again.
+    pub(in crate::sessions) async fn reconcile(
+        self: &Arc<Self>,
+        sessions: Vec<SessionId>,
+    ) -> Result<(), ReconcileError> {
+        self.nudge.notify_waiters();
+        self.forget_delivered().await?;
+        for receipt in self.office.running(sessions).await? {
+            let claim = ReceiptClaim { key: receipt.key, attempt: receipt.attempt };
+            match self.ask(&receipt.call_id, Some(&claim)).await? {
+                Standing::Queued | Standing::Running => {}
+                Standing::Finished | Standing::Delivered | Standing::Interrupted => {
+                    if let Some(row) = self.row(&receipt.call_id)? {
+                        self.settle_later(row);
+                    }
+                }
+                Standing::NeverRun => self.office.settle(claim.key, claim.attempt, Settlement::NeverRun).await?,
             }
         }
         Ok(())

@@ -68,6 +68,18 @@ impl Key {
         Self::of(b'r', key)
     }
 
+    /// An operation that never runs under its identity, though no journal row speaks of it.
+    #[must_use]
+    pub fn tombstone(id: &CallId) -> Self {
+        Self::of(b'x', id.as_str())
+    }
+
+    /// The highest office that was seen.
+    #[must_use]
+    pub fn tenure() -> Self {
+        Self::of(b't', "")
+    }
+
     /// The least key of every kind at or after this one's kind byte: the range of all rows of `kind` is
     /// `first(kind)..after(kind)`.
     fn bound(kind: u8) -> Self {
@@ -84,6 +96,19 @@ impl Key {
     #[must_use]
     pub fn journals() -> (Self, Self) {
         (Self::bound(b'j'), Self::bound(b'j' + 1))
+    }
+
+    /// The range of every tombstone.
+    #[must_use]
+    pub fn tombstones() -> (Self, Self) {
+        (Self::bound(b'x'), Self::bound(b'x' + 1))
+    }
+
+    /// The operation that a tombstone's key names.
+    #[must_use]
+    pub fn call_id(&self) -> Option<CallId> {
+        let text = self.0.get(1..)?.strip_suffix(&[END])?;
+        std::str::from_utf8(text).ok().map(CallId::from)
     }
 
     /// The range of every input of a session.

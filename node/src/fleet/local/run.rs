@@ -1,0 +1,221 @@
+//! One dispatched operation on this node, from the wait for its outcome to the word on what became of the answer.
+
+use std::sync::Arc;
+
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::LocalNode;
+use crate::{
+    budget::TextBudget,
+    fleet::{
+        Dispatch, Parcel, Ran, Run,
+        parcel::Packer,
+        riding::{Riding, pack_late},
+    },
+    host::BoxFuture,
+    ids::{CallId, Conversation, SessionId},
+    sessions::{Outcome, Progress, Recalled, RunHandle, Session},
+};
+
+/// What became of a dispatch.
+pub(super) enum Way {
+    /// It is queued, runs, or is done and held.
+    Handle(RunHandle),
+    /// The same call ended before.
+    Kept,
+    /// The same host request is another operation's.
+    Twin {
+        /// That one.
+        twin: CallId,
+        /// How long it is waited for.
+        until: Instant,
+    },
+    /// It was not taken.
+    Never(String),
+    /// It is settled.
+    Over,
+}
+
+/// The broker's end of it.
+pub(super) struct LocalRun {
+    node: Arc<LocalNode>,
+    call_id: CallId,
+    conversation: Option<Conversation>,
+    id: SessionId,
+    session: Option<Arc<Session>>,
+    room: TextBudget,
+    way: Way,
+    told: Option<Ran>,
+    /// Whether riders may be claimed for it.
+    boarding: bool,
+}
+
+impl LocalRun {
+    pub(super) fn new(node: Arc<LocalNode>, dispatch: Dispatch, way: Way) -> Self {
+        let session = node.sessions.find(&dispatch.session);
+        let Dispatch { session: id, operation, .. } = dispatch;
+        let (call_id, conversation, room) = (operation.call_id, operation.conversation, operation.budget);
+        Self { node, call_id, conversation, id, session, room, way, told: None, boarding: false }
+    }
+
+    async fn outcome(&mut self) -> Ran {
+        if self.boarding {
+            // An earlier wait was dropped while it packed.
+            self.release();
+        }
+        match &mut self.way {
+            Way::Handle(handle) => match handle.done().await {
+                Progress::Finished(outcome) => Ran::Finished(self.pack(&outcome).await),
+                Progress::NeverRan(reason) => Ran::NeverRan(reason),
+                Progress::Queued | Progress::Running => Ran::Unknown("the node is stopping".into()),
+            },
+            Way::Kept => self.kept().await,
+            Way::Twin { twin, until } => {
+                let (twin, until) = (twin.clone(), *until);
+                self.twin(twin, until).await
+            }
+            Way::Never(reason) => Ran::NeverRan(reason.clone()),
+            Way::Over => Ran::Gone,
+        }
+    }
+
+    async fn kept(&mut self) -> Ran {
+        self.boarding = true;
+        match self.node.operations().take_back(&self.call_id).await {
+            Ok(Recalled::Outcome { outcome, redelivered }) => {
+                Ran::Finished(self.pack_again(outcome, redelivered).await)
+            }
+            Ok(Recalled::Gone) => Ran::Gone,
+            Err(error) => Ran::Unknown(format!("it ran, but its outcome could not be read: {error}")),
+        }
+    }
+
+    async fn twin(&self, twin: CallId, until: Instant) -> Ran {
+        let Some(mut progress) = self.node.operations().progress(&twin) else {
+            return Ran::Duplicate { twin, running: false };
+        };
+        let ended = |progress: &Progress| matches!(progress, Progress::Finished(_) | Progress::NeverRan(_));
+        match tokio::time::timeout_at(until, progress.wait_for(ended)).await.map(|ended| ended.map(|at| at.clone())) {
+            Ok(Ok(Progress::NeverRan(reason))) => Ran::NeverRan(reason),
+            Ok(_) => Ran::Duplicate { twin, running: false },
+            Err(_) => Ran::Duplicate { twin, running: true },
+        }
+    }
+
+    async fn pack(&mut self, outcome: &Outcome) -> Parcel {
+        let node = Arc::clone(&self.node);
+        let mut packer = self.packer(&node, outcome);
+        for result in &outcome.results {
+            packer.result(&self.id, result);
+        }
+        self.board(packer, outcome).await
+    }
+
+    /// An outcome of the journal: it was cut to the room of another answer.
+    async fn pack_again(&mut self, mut outcome: Outcome, redelivered: bool) -> Parcel {
+        let node = Arc::clone(&self.node);
+        let mut packer = self.packer(&node, &outcome);
+        if redelivered {
+            packer.json(&json!({ "redelivered": true }));
+        }
+        let name = format!("late-{}", self.call_id);
+        pack_late(&node, &mut packer, &self.id, &mut outcome.results, &name);
+        self.board(packer, &outcome).await
+    }
+
+    fn packer<'a>(&self, node: &'a LocalNode, outcome: &Outcome) -> Packer<'a> {
+        let mut packer = Packer::new(node.blobs(), self.room);
+        if let Some(error) = &outcome.error {
+            // It stands in the answer's header.
+            packer.reserve(&json!({ "error": error }).to_string());
+        }
+        packer
+    }
+
+    async fn board(&mut self, mut packer: Packer<'_>, outcome: &Outcome) -> Parcel {
+        self.boarding = true;
+        let (by, conversation) = (&self.call_id, self.conversation.as_ref());
+        Riding { node: &self.node, by, conversation, session: self.session.as_deref() }.board(&mut packer).await;
+        packer.finish(outcome.results.iter().any(|result| result.is_error), outcome.error.clone())
+    }
+
+    /// What rode along was not written.
+    fn release(&mut self) {
+        self.boarding = false;
+        if let Some(session) = &self.session {
+            session.release_inputs(&self.call_id);
+        }
+        self.node.operations().release_late(&self.call_id);
+    }
+}
+
+impl Run for LocalRun {
+    fn done(&mut self) -> BoxFuture<'_, Ran> {
+        Box::pin(async move {
+            if let Some(told) = &self.told {
+                return told.clone();
+            }
+            let ran = self.outcome().await;
+            self.told = Some(ran.clone());
+            ran
+        })
+    }
+
+    fn is_running(&self) -> bool {
+        match &self.way {
+            Way::Handle(handle) => !matches!(handle.progress(), Progress::Queued),
+            Way::Twin { .. } => true,
+            Way::Kept | Way::Never(_) | Way::Over => false,
+        }
+    }
+
+    fn cancel(&mut self, reason: String) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            if let Way::Handle(handle) = &self.way
+                && let Err(error) = self.node.operations().revoke(handle.call_id(), &reason).await
+            {
+                tracing::warn!(%error, call = %self.call_id, "a cancelled call is called off until the node stops");
+            }
+        })
+    }
+
+    fn settle(mut self: Box<Self>, written: bool) {
+        let way = std::mem::replace(&mut self.way, Way::Over);
+        if !written {
+            drop(way);
+            self.release();
+            return;
+        }
+        match way {
+            Way::Handle(handle) => handle.delivered(),
+            Way::Kept => self.node.operations().confirm_taken_back(&self.call_id),
+            Way::Twin { .. } | Way::Never(_) | Way::Over => {}
+        }
+        if let Some(session) = &self.session {
+            session.confirm_inputs(&self.call_id);
+        }
+        self.node.operations().confirm_late(&self.call_id);
+    }
+}
+
+impl Drop for LocalRun {
+    /// Nobody waits any more. Had the outcome been handed out, the answer may have been written: what it carried comes
+    /// again, and says so (failure rule F7).
+    fn drop(&mut self) {
+        let handed_out = matches!(self.told, Some(Ran::Finished(_)));
+        match std::mem::replace(&mut self.way, Way::Over) {
+            Way::Over => return,
+            Way::Handle(handle) if handed_out => handle.lapse(),
+            Way::Handle(_) | Way::Kept | Way::Twin { .. } | Way::Never(_) => {}
+        }
+        if handed_out {
+            if let Some(session) = &self.session {
+                session.lapse_inputs(&self.call_id);
+            }
+            self.node.operations().lapse_late(&self.call_id);
+        } else if self.boarding {
+            self.release();
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Operations that are called off or asked about: what is known goes its way, and what is not known gets a tombstone, so
+//! that a dispatch that comes late never runs (failure rules F3, F4).
+
+use super::{Inner, Operations, Progress};
+use crate::{
+    clock,
+    ids::{CallId, Conversation, Millis},
+    sessions::journal::{JournalRow, REQUEST_KEPT_MS, ReceiptClaim, ReceiptRow, RowState},
+    storage::node::{Change, Key, StoreError},
+};
+
+/// How long a tombstone holds. A dispatch is sent within a caller's budget of minutes, so what comes after an hour is no
+/// late one; a host's request id is remembered for as long.
+const TOMBSTONE_KEPT_MS: u64 = REQUEST_KEPT_MS;
+/// Tombstones kept at all, about 100 bytes each. Only a broker makes them, one for each call that it lost sight of;
+/// beyond it the oldest calls go, whose dispatches are the least likely to be still on their way.
+const TOMBSTONES_MAX: usize = 8_192;
+
+/// How far an operation is, as far as this node knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Behind others of its session.
+    Queued,
+    /// At the host.
+    Running,
+    /// It ran; its outcome was not delivered yet.
+    Finished,
+    /// Its outcome was written to its caller.
+    Delivered,
+    /// The node stopped while it ran; that is its outcome, and was not delivered yet.
+    Interrupted,
+    /// It did not run and never will under this identity.
+    NeverRun,
+}
+
+impl Inner {
+    /// Whether `call_id` was called off.
+    pub(super) fn is_buried(&self, call_id: &CallId, now: Millis) -> bool {
+        self.tombstones.get(call_id).is_some_and(|at| now.since(*at) < TOMBSTONE_KEPT_MS)
+    }
+
+    /// Puts up a tombstone, and takes down those that are over.
+    fn bury(&mut self, call_id: &CallId, now: Millis) -> Vec<Change> {
+        let mut changes = vec![Change::set(Key::tombstone(call_id), &now)];
+        self.tombstones.insert(call_id.clone(), now);
+        self.tombstones.retain(|call_id, at| {
+            let holds = now.since(*at) < TOMBSTONE_KEPT_MS;
+            if !holds {
+                changes.push(Change::remove(Key::tombstone(call_id)));
+            }
+            holds
+        });
+        while self.tombstones.len() > TOMBSTONES_MAX
+            && let Some((oldest, _)) = self.tombstones.pop_first()
+        {
+            changes.push(Change::remove(Key::tombstone(&oldest)));
+        }
+        changes
+    }
+
+    /// Asks for the end of a run. Returns whether it was only queued.
+    fn cancel(&mut self, call_id: &CallId, reason: &str) -> Option<bool> {
+        let run = self.runs.get_mut(call_id)?;
+        run.reason.get_or_insert_with(|| reason.to_owned());
+        run.detached = true;
+        run.cancel.cancel();
+        Some(matches!(*run.progress.borrow(), Progress::Queued))
+    }
+}
+
+impl Operations {
+    /// Takes the tombstones up again after a start.
+    ///
+    /// # Errors
+    /// The store's.
+    pub(in crate::sessions) fn exhume(&self) -> Result<(), StoreError> {
+        let now = clock::now();
+        let (from, to) = Key::tombstones();
+        let mut over = Vec::new();
+        let mut inner = self.inner();
+        self.store.scan::<Millis>(&from, &to, false, |key, at| {
+            match key.call_id() {
+                Some(call_id) if now.since(at) < TOMBSTONE_KEPT_MS => {
+                    inner.tombstones.insert(call_id, at);
+                }
+                _ => over.push(Change::remove(key.clone())),
+            }
+            true
+        })?;
+        drop(inner);
+        if !over.is_empty() {
+            self.store.lazy(over);
+        }
+        Ok(())
+    }
+
+    /// Asks for the end of an operation. Queued: it never runs. Running: its host stops within a second and what
+    /// finished becomes a late result. Idempotent; the first reason stays. One that is not known here changes nothing.
+    pub fn cancel(&self, call_id: &CallId, reason: &str) {
+        self.inner().cancel(call_id, reason);
+    }
+
+    /// The same for a caller who knows the id: only an operation of its own conversation that has not ended. Returns
+    /// whether there was one.
+    #[must_use]
+    pub fn cancel_of(&self, call_id: &CallId, conversation: Option<&Conversation>, reason: &str) -> bool {
+        let mut inner = self.inner();
+        let open = inner.runs.get(call_id).is_some_and(|run| {
+            run.row.conversation.as_ref() == conversation
+                && matches!(*run.progress.borrow(), Progress::Queued | Progress::Running)
+        });
+        if open && inner.cancel(call_id, reason) == Some(true) {
+            let changes = inner.bury(call_id, clock::now());
+            self.store.lazy(changes);
+        }
+        open
+    }
+
+    /// The broker's own order to end an operation that it dispatched. In force, durably, once this returns: a queued one
+    /// never runs, and neither does one whose dispatch this order overtook (F4). Idempotent.
+    ///
+    /// # Errors
+    /// The store's; the order holds until the node stops.
+    pub async fn revoke(&self, call_id: &CallId, reason: &str) -> Result<(), StoreError> {
+        let changes = {
+            let mut inner = self.inner();
+            match inner.cancel(call_id, reason) {
+                Some(true) => inner.bury(call_id, clock::now()),
+                Some(false) => return Ok(()),
+                None if inner.late.contains(call_id) => return Ok(()),
+                None if self.store.read::<JournalRow>(&Key::journal(call_id))?.is_some() => return Ok(()),
+                None => inner.bury(call_id, clock::now()),
+            }
+        };
+        self.store.durable(changes).await
+    }
+
+    /// How far an operation is. One that is not known here is sealed, together with its receipt's attempt, durably before
+    /// this says that it never ran (F3).
+    ///
+    /// # Errors
+    /// The store's; the operation is then sealed until the node stops, and nothing may be said of it.
+    pub async fn ask(&self, call_id: &CallId, receipt: Option<&ReceiptClaim>) -> Result<Standing, StoreError> {
+        // What was delivered a moment ago may still wait for its commit.
+        self.store.flush().await?;
+        let mut changes = {
+            let mut inner = self.inner();
+            match inner.standing(call_id) {
+                // That holds in memory only.
+                None | Some(Standing::NeverRun) => {}
+                Some(standing) => return Ok(standing),
+            }
+            if let Some(row) = self.store.read::<JournalRow>(&Key::journal(call_id))? {
+                return Ok(match row.state {
+                    _ if row.delivered => Standing::Delivered,
+                    RowState::Interrupted(_) => Standing::Interrupted,
+                    RowState::Running => Standing::Running,
+                    RowState::Finished(_) => Standing::Finished,
+                });
+            }
+            inner.bury(call_id, clock::now())
+        };
+        if let Some(claim) = receipt {
+            changes.push(Change::set(Key::receipt(&claim.key.0), &ReceiptRow::Sealed(claim.attempt, clock::now())));
+        }
+        self.store.durable(changes).await?;
+        Ok(Standing::NeverRun)
+    }
+
+    /// The row of an operation that the journal has.
+    pub(in crate::sessions) fn row(&self, call_id: &CallId) -> Result<Option<JournalRow>, StoreError> {
+        self.store.read(&Key::journal(call_id))
+    }
+}
+
+impl Inner {
+    fn standing(&self, call_id: &CallId) -> Option<Standing> {
+        let run = self.runs.get(call_id)?;
+        Some(match *run.progress.borrow() {
+            Progress::Queued => Standing::Queued,
+            Progress::Running => Standing::Running,
+            Progress::Finished(_) => Standing::Finished,
+            Progress::NeverRan(_) => Standing::NeverRun,
+        })
+    }
+}
