@@ -14,6 +14,8 @@ use super::NodeId;
 const FILE: &str = "key.pem";
 /// An Ed25519 key in PEM is about 150 bytes; whatever is larger is not ours and is not read into memory.
 const FILE_BYTES_MAX: u64 = 16 * 1024;
+/// Keys that were set aside, `key.pem.old-1` and on: nobody resets a device this often.
+const OLD_MAX: u32 = 999;
 
 /// This device's key and the id that follows from it.
 pub struct Identity {
@@ -35,6 +37,23 @@ impl Identity {
             }
             loaded => loaded,
         }
+    }
+
+    /// Sets the key aside as `<home>/key.pem.old-N`, N being the first that is free, and makes a new one; whatever stands
+    /// in the key file, readable or not, is kept. Without a key it makes the first. Gives the new id. The node must
+    /// not be running: it goes on with the key that it has read. Cut off anywhere, there is the old key or the new one.
+    ///
+    /// # Errors
+    /// When the system fails, or 999 keys were set aside already. Then the key is as it was.
+    pub fn reset(home: &Path) -> Result<NodeId, IdentityError> {
+        let path = home.join(FILE);
+        if set_aside(&path)? {
+            let staged = stage(home, &path)?;
+            let io = |cause| IdentityError::Io { doing: "write", path: path.clone(), cause };
+            staged.persist(&path).map_err(|error| io(error.error))?;
+            sync(home).map_err(io)?;
+        }
+        Ok(Self::load_or_create(home)?.node_id())
     }
 
     /// The device's id.
@@ -67,7 +86,7 @@ pub enum IdentityError {
     /// The system refused.
     #[error("cannot {doing} the key file {}: {cause}", path.display())]
     Io {
-        /// `read` or `write`.
+        /// `read`, `write` or `set aside`.
         doing: &'static str,
         /// The file.
         path: PathBuf,
@@ -146,6 +165,18 @@ fn load(path: &Path) -> Result<Identity, IdentityError> {
 /// Writes a new key beside `path` and links it there, so that the file is whole or absent and never replaced.
 fn create(home: &Path, path: &Path) -> Result<(), IdentityError> {
     let io = |cause| IdentityError::Io { doing: "write", path: path.to_owned(), cause };
+    match stage(home, path)?.persist_noclobber(path) {
+        Ok(_) => {}
+        // Another process was faster: its key is this device's key.
+        Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(io(error.error)),
+    }
+    sync(home).map_err(io)
+}
+
+/// A new key in a file of another name, on disk.
+fn stage(home: &Path, path: &Path) -> Result<tempfile::NamedTempFile, IdentityError> {
+    let io = |cause| IdentityError::Io { doing: "write", path: path.to_owned(), cause };
     let key = KeyPair::generate_for(&PKCS_ED25519).map_err(|cause| IdentityError::Generate(cause.to_string()))?;
     let mut staged = tempfile::Builder::new()
         .prefix(".key.")
@@ -154,13 +185,27 @@ fn create(home: &Path, path: &Path) -> Result<(), IdentityError> {
         .map_err(io)?;
     staged.write_all(key.serialize_pem().as_bytes()).map_err(io)?;
     staged.as_file().sync_all().map_err(io)?;
-    match staged.persist_noclobber(path) {
-        Ok(_) => {}
-        // Another process was faster: its key is this device's key.
-        Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => {}
-        Err(error) => return Err(io(error.error)),
+    Ok(staged)
+}
+
+/// Gives the key file a second name, the first `.old-N` that is free; false when there is no key file.
+fn set_aside(path: &Path) -> Result<bool, IdentityError> {
+    let io = |cause| IdentityError::Io { doing: "set aside", path: path.to_owned(), cause };
+    for number in 1..=OLD_MAX {
+        match fs::hard_link(path, path.with_file_name(format!("{FILE}.old-{number}"))) {
+            Ok(()) => return Ok(true),
+            Err(cause) if cause.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(cause) => return Err(io(cause)),
+        }
     }
-    fs::File::open(home).and_then(|folder| folder.sync_all()).map_err(io)
+    let full = format!("{FILE}.old-1 to {FILE}.old-{OLD_MAX} are all taken; remove old ones");
+    Err(io(io::Error::new(io::ErrorKind::AlreadyExists, full)))
+}
+
+/// Makes the names in `folder` last.
+fn sync(folder: &Path) -> io::Result<()> {
+    fs::File::open(folder).and_then(|folder| folder.sync_all())
 }
 
 #[cfg(test)]
@@ -258,5 +303,66 @@ mod tests {
     fn a_home_that_is_not_there_is_an_error_that_names_the_file() {
         let error = Identity::load_or_create(Path::new("/nonexistent/home")).unwrap_err();
         assert!(error.to_string().contains("/nonexistent/home/key.pem"), "{error}");
+    }
+    #[test]
+    fn a_reset_sets_each_key_aside_and_makes_a_new_one() {
+        let home = tempfile::tempdir().unwrap();
+        let old = |number: u32| home.path().join(format!("{FILE}.old-{number}"));
+        let mut ids = vec![Identity::reset(home.path()).unwrap()];
+        assert!(!old(1).exists(), "there was none to set aside");
+        for number in 1..=3 {
+            let before = fs::read(home.path().join(FILE)).unwrap();
+            ids.push(Identity::reset(home.path()).unwrap());
+            assert_eq!(fs::read(old(number)).unwrap(), before);
+            assert_eq!(fs::metadata(old(number)).unwrap().mode() & 0o7777, 0o600);
+        }
+        ids.dedup();
+        assert_eq!(ids.len(), 4);
+        assert_eq!(Identity::load_or_create(home.path()).unwrap().node_id(), ids[3]);
+        assert_eq!(fs::read_dir(home.path()).unwrap().count(), 4, "nothing else is left behind");
+    }
+
+    #[test]
+    fn a_reset_takes_a_free_number_and_never_replaces_an_old_key() {
+        let home = home_with(KNOWN_PEM.as_bytes(), 0o600);
+        fs::write(home.path().join("key.pem.old-1"), "other").unwrap();
+        Identity::reset(home.path()).unwrap();
+        assert_eq!(fs::read(home.path().join("key.pem.old-1")).unwrap(), b"other");
+        assert_eq!(fs::read(home.path().join("key.pem.old-2")).unwrap(), KNOWN_PEM.as_bytes());
+    }
+
+    #[test]
+    fn a_reset_mends_a_key_that_cannot_be_used() {
+        for (contents, mode) in [(&b"damaged"[..], 0o600), (KNOWN_PEM.as_bytes(), 0o644)] {
+            let home = home_with(contents, mode);
+            let id = Identity::reset(home.path()).unwrap();
+            assert_eq!(Identity::load_or_create(home.path()).unwrap().node_id(), id);
+            assert_eq!(fs::read(home.path().join("key.pem.old-1")).unwrap(), contents);
+        }
+    }
+
+    #[test]
+    fn a_reset_that_fails_leaves_the_key_as_it_was() {
+        let home = home_with(KNOWN_PEM.as_bytes(), 0o600);
+        for number in 1..=OLD_MAX {
+            fs::write(home.path().join(format!("key.pem.old-{number}")), "").unwrap();
+        }
+        let error = Identity::reset(home.path()).unwrap_err();
+        assert!(error.to_string().contains("remove old ones"), "{error}");
+        assert_eq!(Identity::load_or_create(home.path()).unwrap().node_id().to_string(), KNOWN_ID);
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join(FILE)).unwrap();
+        assert!(Identity::reset(folder.path()).is_err());
+        assert!(folder.path().join(FILE).is_dir());
+        assert!(Identity::reset(Path::new("/nonexistent/home")).is_err());
+    }
+
+    #[test]
+    fn a_key_is_not_printed() {
+        let home = home_with(KNOWN_PEM.as_bytes(), 0o600);
+        let identity = Identity::load_or_create(home.path()).unwrap();
+        for shown in [format!("{identity:?}"), format!("{identity:#?}")] {
+            assert!(!shown.contains("PRIVATE") && !shown.contains("nWGxne") && !shown.contains("157"), "{shown}");
+        }
     }
 }
