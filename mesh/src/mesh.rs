@@ -243,6 +243,8 @@ impl Thread {
 }
 
 #[cfg(test)]
+mod faults;
+#[cfg(test)]
 mod fixture;
 #[cfg(test)]
 mod tests;

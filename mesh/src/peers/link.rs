@@ -132,7 +132,7 @@ impl Link {
     }
 
     /// Stops opening streams on it; it closes with `code` when nothing runs on it any more.
-    pub(super) fn retire(&self, code: CloseCode) {
+    pub(crate) fn retire(&self, code: CloseCode) {
         self.stop_opening();
         self.say(Word::Retire(code));
     }

@@ -84,11 +84,13 @@ async fn watch(core: &Arc<Core>, peer: NodeId, wake: &Notify) {
     // Looked at twice in the time: what was unused both times, and in between as far as anybody saw, is not needed.
     let half = || tokio::time::timeout(UNUSED_MAX / 2, wake.notified());
     let unused = || core.table.usable(peer).filter(|link| !link.is_used());
-    if half().await.is_err() && unused().is_some() && half().await.is_err() {
-        if let Some(link) = unused().filter(|_| !core.is_kept(&peer)) {
-            link.retire(CloseCode::Done);
-            wake.notified().await;
-        }
+    if half().await.is_err()
+        && unused().is_some()
+        && half().await.is_err()
+        && let Some(link) = unused().filter(|_| !core.is_kept(&peer))
+    {
+        link.retire(CloseCode::Done);
+        wake.notified().await;
     }
 }
 
@@ -224,8 +226,9 @@ async fn visit(core: &Arc<Core>, place: &HostPort) -> Result<(), String> {
         core.book().met(place, link.peer(), link.connection.address(), core.now());
         return Ok(());
     }
-    let first =
-        |failures: Vec<(SocketAddr, Ended)>| failures.first().map_or("no address".to_owned(), |f| f.1.to_string());
+    let first = |failures: Vec<(SocketAddr, Ended)>| {
+        failures.first().map_or_else(|| "no address".to_owned(), |f| f.1.to_string())
+    };
     let connection = race(core, None, addresses).await.map_err(first)?;
     let (peer, address) = (connection.peer(), connection.address());
     match greet_dialled(core, connection).await {

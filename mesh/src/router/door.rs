@@ -74,12 +74,9 @@ impl Door {
         };
         let name = request.name.clone();
         let decision = core.handler.admit(connection.peer(), request, binding);
-        let reply = match tokio::time::timeout(DECIDED_WITHIN, decision).await {
-            Ok(reply) => reply,
-            Err(_) => {
-                connection.close(CloseCode::Busy, "the broker did not decide in time; try again with the same code");
-                return Err(format!("({name:?}) tried to join and the broker did not decide in time"));
-            }
+        let Ok(reply) = tokio::time::timeout(DECIDED_WITHIN, decision).await else {
+            connection.close(CloseCode::Busy, "the broker did not decide in time; try again with the same code");
+            return Err(format!("({name:?}) tried to join and the broker did not decide in time"));
         };
         let said = stream.send.message(&reply).await;
         stream.send.finish();

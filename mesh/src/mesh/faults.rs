@@ -1,0 +1,255 @@
+//! Devices that stop, are killed, move, are forgotten, or are there twice.
+
+use std::{
+    sync::atomic::Ordering::SeqCst,
+    time::{Duration, Instant},
+};
+
+use super::fixture::*;
+use crate::{
+    api::{OpenError, PeerState},
+    transport::StreamError,
+    wire::{CloseCode, StreamKind},
+};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_that_dial_at_once_agree_on_one_connection_and_lose_no_stream() {
+    for round in 0..10 {
+        let (mut desk, mut laptop) = (Plan::new("desk"), Plan::new("laptop"));
+        let roster = roster_of(&[(&desk.identity, "desk"), (&laptop.identity, "laptop")]);
+        (desk.roster, laptop.roster) = (Some(roster.clone()), Some(roster));
+        let (desk, laptop) = tokio::join!(desk.start(), laptop.start());
+        // Each learns of the other in the same moment, so that both dial.
+        desk.mesh.learn(vec![(laptop.node, vec![laptop.mesh.local_addr()])]);
+        laptop.mesh.learn(vec![(desk.node, vec![desk.mesh.local_addr()])]);
+        let mut echoes = Vec::new();
+        for message in 0..20_u8 {
+            let message = [message; 100];
+            let (desk, laptop) = (&desk, &laptop);
+            echoes.push(async move {
+                tokio::join!(desk.echo(laptop, &message), laptop.echo(desk, &message));
+            });
+        }
+        futures_util::future::join_all(echoes).await;
+        until("one connection is left on both sides", || {
+            [&desk, &laptop].iter().all(|device| device.mesh.core().table.links().len() == 1)
+        })
+        .await;
+        desk.echo(&laptop, b"still").await;
+        laptop.echo(&desk, b"here").await;
+        assert_eq!(desk.told.taken.load(SeqCst), 21, "round {round}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_that_is_forgotten_while_connected_is_cut_off_and_told() {
+    let (desk, laptop) = pair().await;
+    let mut stream = laptop.mesh.open(desk.node, StreamKind::Door, PATIENCE).await.unwrap();
+    stream.send.message(&vec![1_u8]).await.unwrap();
+    stream.recv.message::<Vec<u8>>(10).await.unwrap().unwrap();
+    desk.change_roster(|roster| {
+        roster.members.remove(&laptop.node);
+        roster.removed.insert(laptop.node);
+    });
+    let error = stream.recv.message::<Vec<u8>>(10).await.unwrap_err();
+    assert!(matches!(&error, StreamError::Lost(why) if why.contains("desk") && why.contains("forgotten")), "{error}");
+    until("the laptop knows", || !laptop.told.forgotten.lock().unwrap().is_empty()).await;
+    assert_eq!(laptop.told.forgotten.lock().unwrap()[0], desk.node);
+    assert!(desk.mesh.peers().is_empty());
+    let error = desk.mesh.open(laptop.node, StreamKind::Ask, PATIENCE).await.unwrap_err();
+    assert!(matches!(error, OpenError::NotMember(_)), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_that_was_forgotten_while_it_was_off_is_told_when_it_comes() {
+    let (mut desk, mut laptop) = (Plan::new("desk"), Plan::new("laptop"));
+    let mut roster = roster_of(&[(&desk.identity, "desk"), (&laptop.identity, "laptop")]);
+    laptop.roster = Some(roster.clone());
+    roster.members.remove(&laptop.identity.node_id());
+    roster.removed.insert(laptop.identity.node_id());
+    desk.roster = Some(roster);
+    let desk = desk.start().await;
+    laptop.remembered = vec![(desk.node, at(desk.mesh.local_addr()))];
+    let laptop = laptop.start().await;
+    until("the laptop knows", || !laptop.told.forgotten.lock().unwrap().is_empty()).await;
+    assert!(!laptop.sees(&desk) && laptop.trouble_with(&desk).contains("forgotten"), "{}", laptop.trouble_with(&desk));
+    assert_eq!(desk.told.taken.load(SeqCst), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_whose_roster_copy_is_late_gets_in_by_trying_again() {
+    let (mut desk, mut laptop) = (Plan::new("desk"), Plan::new("laptop"));
+    let roster = roster_of(&[(&desk.identity, "desk"), (&laptop.identity, "laptop")]);
+    laptop.roster = Some(roster.clone());
+    let mut early = roster.clone();
+    early.members.remove(&laptop.identity.node_id());
+    desk.roster = Some(early);
+    let desk = desk.start().await;
+    laptop.remembered = vec![(desk.node, at(desk.mesh.local_addr()))];
+    let laptop = laptop.start().await;
+    until("it was refused", || laptop.trouble_with(&desk).contains("not on the roster")).await;
+    desk.change_roster(|late| *late = roster);
+    until("they are connected", || laptop.sees(&desk) && desk.sees(&laptop)).await;
+    assert_eq!(laptop.trouble_with(&desk), "");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copied_identity_is_refused_and_named_on_all_sides_while_the_first_one_lives() {
+    let (desk, laptop) = pair().await;
+    // The copy starts from the same disk: it counts one more start and is a branch only if the first one still lives.
+    let mut copy = Plan::new("laptop");
+    copy.identity = std::sync::Arc::clone(&laptop.identity);
+    copy.run = laptop.run.next(random());
+    copy.roster = Some(laptop.roster.borrow().as_ref().clone());
+    copy.remembered = vec![(desk.node, at(desk.mesh.local_addr()))];
+    let copy = copy.start().await;
+    let any = |device: &Device| device.told.duplicates.lock().unwrap().first().cloned();
+    until("all three know", || [&desk, &laptop, &copy].iter().all(|device| any(device).is_some())).await;
+    let at_desk = any(&desk).unwrap();
+    assert_eq!((at_desk.node, at_desk.own, at_desk.refused), (laptop.node, false, false));
+    assert_eq!((at_desk.other, at_desk.told_by), (Some(copy.mesh.local_addr()), desk.node));
+    let at_laptop = any(&laptop).unwrap();
+    assert_eq!((at_laptop.node, at_laptop.own, at_laptop.refused), (laptop.node, true, false));
+    assert_eq!((at_laptop.other, at_laptop.told_by), (Some(copy.mesh.local_addr()), desk.node));
+    let at_copy = any(&copy).unwrap();
+    assert_eq!((at_copy.node, at_copy.own, at_copy.refused), (laptop.node, true, true));
+    assert_eq!((at_copy.other, at_copy.told_by), (Some(laptop.mesh.local_addr()), desk.node));
+    assert!(copy.trouble_with(&desk).contains("reset-identity"), "{}", copy.trouble_with(&desk));
+    laptop.echo(&desk, b"the first one works on").await;
+    assert!(!copy.sees(&desk));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_old_state_that_was_put_back_is_refused() {
+    let (desk, laptop) = pair().await;
+    laptop.mesh.stop().await;
+    let mut restored = Plan::new("laptop");
+    restored.identity = std::sync::Arc::clone(&laptop.identity);
+    restored.roster = Some(laptop.roster.borrow().as_ref().clone());
+    restored.remembered = vec![(desk.node, at(desk.mesh.local_addr()))];
+    let restored = restored.start().await;
+    until("it knows", || !restored.told.duplicates.lock().unwrap().is_empty()).await;
+    assert!(restored.told.duplicates.lock().unwrap()[0].refused);
+    assert!(!desk.sees(&restored));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_of_a_killed_peer_end_within_five_seconds_and_say_so() {
+    let (desk, laptop) = pair().await;
+    let mut stream = laptop.mesh.open(desk.node, StreamKind::Door, PATIENCE).await.unwrap();
+    stream.send.message(&vec![1_u8]).await.unwrap();
+    stream.recv.message::<Vec<u8>>(10).await.unwrap().unwrap();
+    tokio::time::sleep(Duration::from_millis(1300)).await;
+    desk.mesh.kill().await;
+    let killed = Instant::now();
+    let error = stream.recv.message::<Vec<u8>>(10).await.unwrap_err();
+    let took = killed.elapsed();
+    assert_eq!(error, StreamError::Lost("desk did not answer for 4 s".to_owned()));
+    println!("a killed peer was noticed after {took:?}");
+    assert!(took < Duration::from_millis(5500), "{took:?}");
+    assert!(!laptop.sees(&desk) && laptop.trouble_with(&desk).contains("did not answer"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_quiet_peer_that_was_killed_is_noticed_within_sixteen_seconds() {
+    let (desk, laptop) = pair().await;
+    desk.mesh.kill().await;
+    let killed = Instant::now();
+    until("it is noticed", || !laptop.sees(&desk)).await;
+    println!("a quiet killed peer was noticed after {:?}", killed.elapsed());
+    assert!(killed.elapsed() < Duration::from_millis(16_500), "{:?}", killed.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_broker_that_comes_back_on_another_port_is_found_again() {
+    let (desk, laptop) = pair().await;
+    desk.mesh.kill().await;
+    let mut again = Plan::new("desk");
+    again.identity = std::sync::Arc::clone(&desk.identity);
+    again.run = desk.run.next(random());
+    again.roster = Some(desk.roster.borrow().as_ref().clone());
+    again.remembered = desk.told.remembered.lock().unwrap().clone();
+    let started = Instant::now();
+    let again = again.start().await;
+    assert_ne!(again.mesh.local_addr(), desk.mesh.local_addr());
+    until("they are connected again", || again.sees(&laptop)).await;
+    println!("a restarted broker was connected again after {:?}", started.elapsed());
+    laptop.echo(&again, b"hello again").await;
+    until("one connection is left", || laptop.mesh.core().table.links().len() == 1).await;
+    let told = laptop.told.remembered.lock().unwrap().clone();
+    let (_, last) = told.last().unwrap();
+    assert_eq!(last.incarnation, Some(again.run));
+    assert_eq!(last.addresses[0], again.mesh.local_addr(), "what worked last comes first");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_restarted_on_the_same_address_is_back_at_once() {
+    let (desk, laptop) = pair().await;
+    let address = laptop.mesh.local_addr();
+    laptop.mesh.kill().await;
+    let (identity, run) = (std::sync::Arc::clone(&laptop.identity), laptop.run.next(random()));
+    let (roster, remembered) =
+        (laptop.roster.borrow().as_ref().clone(), laptop.told.remembered.lock().unwrap().clone());
+    let (node, told) = (laptop.node, std::sync::Arc::clone(&laptop.told));
+    drop(laptop);
+    until("the killed one let go", || std::sync::Arc::strong_count(&told) == 1).await;
+    let mut again = Plan::new("laptop");
+    (again.identity, again.run, again.roster, again.remembered) = (identity, run, Some(roster), remembered);
+    again.listen = address;
+    let started = Instant::now();
+    let again = again.start().await;
+    until("they are connected again", || again.sees(&desk)).await;
+    let took = started.elapsed();
+    println!("a member restarted on its address was connected again after {took:?}");
+    desk.echo(&again, b"hello again").await;
+    assert_eq!(again.node, node);
+    assert!(desk.told.duplicates.lock().unwrap().is_empty(), "a restart is no copy");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_orderly_stop_is_told_and_dialled_again() {
+    let (desk, laptop) = pair().await;
+    let mut stream = laptop.mesh.open(desk.node, StreamKind::Feed, PATIENCE).await.unwrap();
+    stream.send.message(&vec![1_u8]).await.unwrap();
+    stream.recv.message::<Vec<u8>>(10).await.unwrap().unwrap();
+    let started = Instant::now();
+    desk.mesh.stop().await;
+    assert!(started.elapsed() < Duration::from_secs(3));
+    let error = stream.recv.message::<Vec<u8>>(10).await.unwrap_err();
+    assert!(matches!(&error, StreamError::Lost(why) if why.contains("stopping")), "{error}");
+    until("the laptop dials again", || {
+        matches!(laptop.state_of(&desk), PeerState::Waiting { .. } | PeerState::Connecting)
+    })
+    .await;
+    let error = desk.mesh.open(laptop.node, StreamKind::Ask, Duration::ZERO).await.unwrap_err();
+    assert!(matches!(error, OpenError::Stopped | OpenError::NotConnected { .. }), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_is_given_up_waits_for_its_work_and_the_next_stream_dials_anew() {
+    let (mut desk, mut laptop, mut tower) = (Plan::new("desk"), Plan::new("laptop"), Plan::new("tower"));
+    let ids = [&desk.identity, &laptop.identity, &tower.identity].map(std::sync::Arc::clone);
+    let roster = roster_of(&[(&ids[0], "desk"), (&ids[1], "laptop"), (&ids[2], "tower")]);
+    for plan in [&mut desk, &mut laptop, &mut tower] {
+        plan.roster = Some(roster.clone());
+    }
+    let desk = desk.start().await;
+    let laptop = laptop.start().await;
+    laptop.mesh.learn(vec![(desk.node, vec![desk.mesh.local_addr()])]);
+    let tower = tower.start().await;
+    assert_eq!(laptop.state_of(&tower), PeerState::Idle);
+    let error = laptop.mesh.open(tower.node, StreamKind::Ask, Duration::from_millis(300)).await.unwrap_err();
+    assert!(matches!(error, OpenError::NotConnected { .. }), "{error}");
+    laptop.mesh.learn(vec![(tower.node, vec![tower.mesh.local_addr()])]);
+    let mut stream = laptop.mesh.open(tower.node, StreamKind::Run, PATIENCE).await.unwrap();
+    stream.send.message(&vec![1_u8]).await.unwrap();
+    stream.recv.message::<Vec<u8>>(10).await.unwrap().unwrap();
+    laptop.mesh.core().table.usable(tower.node).unwrap().retire(CloseCode::Done);
+    for message in 0..20_u8 {
+        stream.send.message(&vec![message]).await.unwrap();
+        assert_eq!(stream.recv.message::<Vec<u8>>(10).await.unwrap(), Some(vec![message]));
+    }
+    drop(stream);
+    until("it is closed", || !laptop.sees(&tower) && !tower.sees(&laptop)).await;
+    laptop.echo(&tower, b"anew").await;
+}
