@@ -8,37 +8,65 @@ use std::{
 use super::fixture::*;
 use crate::{
     api::{OpenError, PeerState},
-    transport::StreamError,
+    peers::greet_dialled,
+    transport::{Protocol, StreamError},
     wire::{CloseCode, StreamKind},
 };
 
+async fn strangers_to_each_other_s_addresses() -> (Device, Device) {
+    let (mut desk, mut laptop) = (Plan::new("desk"), Plan::new("laptop"));
+    let roster = roster_of(&[(&desk.identity, "desk"), (&laptop.identity, "laptop")]);
+    (desk.roster, laptop.roster) = (Some(roster.clone()), Some(roster));
+    tokio::join!(desk.start(), laptop.start())
+}
+
+/// Many streams both ways at once: none may get lost.
+async fn talk(desk: &Device, laptop: &Device) {
+    let mut echoes = Vec::new();
+    for message in 0..20_u8 {
+        echoes.push(async move {
+            let message = [message; 100];
+            tokio::join!(desk.echo(laptop, &message), laptop.echo(desk, &message));
+        });
+    }
+    futures_util::future::join_all(echoes).await;
+    until("one connection is left on both sides", || {
+        [desk, laptop].iter().all(|device| device.mesh.core().table.links().len() == 1)
+    })
+    .await;
+    desk.echo(laptop, b"still").await;
+    laptop.echo(desk, b"here").await;
+    assert_eq!(desk.told.taken.load(SeqCst), 21);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_that_dial_at_once_agree_on_one_connection_and_lose_no_stream() {
-    for round in 0..10 {
-        let (mut desk, mut laptop) = (Plan::new("desk"), Plan::new("laptop"));
-        let roster = roster_of(&[(&desk.identity, "desk"), (&laptop.identity, "laptop")]);
-        (desk.roster, laptop.roster) = (Some(roster.clone()), Some(roster));
-        let (desk, laptop) = tokio::join!(desk.start(), laptop.start());
-        // Each learns of the other in the same moment, so that both dial.
+    for _ in 0..5 {
+        let (desk, laptop) = strangers_to_each_other_s_addresses().await;
         desk.mesh.learn(vec![(laptop.node, vec![laptop.mesh.local_addr()])]);
         laptop.mesh.learn(vec![(desk.node, vec![desk.mesh.local_addr()])]);
-        let mut echoes = Vec::new();
-        for message in 0..20_u8 {
-            let message = [message; 100];
-            let (desk, laptop) = (&desk, &laptop);
-            echoes.push(async move {
-                tokio::join!(desk.echo(laptop, &message), laptop.echo(desk, &message));
-            });
-        }
-        futures_util::future::join_all(echoes).await;
-        until("one connection is left on both sides", || {
-            [&desk, &laptop].iter().all(|device| device.mesh.core().table.links().len() == 1)
-        })
-        .await;
-        desk.echo(&laptop, b"still").await;
-        laptop.echo(&desk, b"here").await;
-        assert_eq!(desk.told.taken.load(SeqCst), 21, "round {round}");
+        talk(&desk, &laptop).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_hellos_that_cross_make_two_connections_of_which_one_stays_and_no_stream_is_lost() {
+    let mut crossed = 0;
+    for _ in 0..15 {
+        let (desk, laptop) = strangers_to_each_other_s_addresses().await;
+        let dial = |from: &Device, to: &Device| {
+            let (core, to, address) = (std::sync::Arc::clone(from.mesh.core()), to.node, to.mesh.local_addr());
+            async move {
+                let connection = core.endpoint.dial(address, Protocol::Mesh, Some(to)).await.unwrap();
+                (core, connection)
+            }
+        };
+        let ((desk_core, to_laptop), (laptop_core, to_desk)) = tokio::join!(dial(&desk, &laptop), dial(&laptop, &desk));
+        let (here, there) = tokio::join!(greet_dialled(&desk_core, to_laptop), greet_dialled(&laptop_core, to_desk));
+        crossed += u32::from(here.is_ok() && there.is_ok());
+        talk(&desk, &laptop).await;
+    }
+    assert!(crossed > 0, "no two hellos crossed: this test has seen nothing");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -13,6 +13,8 @@ mod verdict;
 
 use std::{collections::BTreeSet, sync::Arc};
 
+#[cfg(test)]
+pub(crate) use self::greet::greet_dialled;
 pub(crate) use self::{
     core::Core,
     greet::{Refusal, greet_caller},

@@ -109,29 +109,35 @@ async fn reach(core: &Arc<Core>, peer: NodeId) -> Outcome {
     core.table.set_state(peer, PeerState::Connecting, None);
     let mut connected = core.table.connected();
     let linked = async {
+        if core.table.current(peer).is_some() {
+            // It is given up, and a new one is wanted.
+            return std::future::pending().await;
+        }
         // An error means that the table is gone, and then nobody asks.
         drop(connected.wait_for(|connected| connected.contains(&peer)).await);
     };
-    let dialled = async {
-        match race(core, Some(peer), candidates).await {
-            Ok(connection) => greet_dialled(core, connection).await.map(drop),
-            Err(failures) => {
-                Err(failures.into_iter().next().map_or(Refusal::Needless, |(_, ended)| Refusal::Theirs(ended)))
-            }
+    // Given up when the peer's own dial came first, but not once hello was said: the other side may count on it then, and
+    // if both sides gave theirs up there would be none.
+    let raced = tokio::select! {
+        biased;
+        raced = race(core, Some(peer), candidates) => raced,
+        () = linked => return Outcome::Linked,
+    };
+    let result = match raced {
+        Ok(connection) => greet_dialled(core, connection).await,
+        Err(failures) => {
+            let first = failures.into_iter().next();
+            Err(first.map_or(Refusal::Needless, |(_, ended)| Refusal::Theirs(ended)))
         }
     };
-    tokio::select! {
-        biased;
-        result = dialled => match result {
-            Ok(()) | Err(Refusal::Needless) => Outcome::Linked,
-            Err(refusal) => {
-                if let Refusal::Theirs(ended) = &refusal {
-                    greet::heed(core, peer, ended);
-                }
-                Outcome::Failed(format!("{} {}", core.label(&peer), refusal.story()))
+    match result {
+        Ok(_) | Err(Refusal::Needless) => Outcome::Linked,
+        Err(refusal) => {
+            if let Refusal::Theirs(ended) = &refusal {
+                greet::heed(core, peer, ended);
             }
-        },
-        () = linked, if core.table.current(peer).is_none() => Outcome::Linked,
+            Outcome::Failed(format!("{} {}", core.label(&peer), refusal.story()))
+        }
     }
 }
 
