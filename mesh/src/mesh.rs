@@ -247,4 +247,6 @@ mod faults;
 #[cfg(test)]
 mod fixture;
 #[cfg(test)]
+mod hostile;
+#[cfg(test)]
 mod tests;

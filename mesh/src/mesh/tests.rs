@@ -1,9 +1,15 @@
 //! Devices talk to each other over loopback, and to others that they must not talk to.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::atomic::Ordering::SeqCst,
+    time::{Duration, Instant},
+};
 
-use super::fixture::*;
-use crate::{api::JoinError, router::join, wire::StreamKind};
+use super::{Mesh, fixture::*};
+use crate::{
+    api::{JoinError, MeshConfig},
+    router::join,
+};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_device_joins_with_a_code_and_is_connected() {
@@ -64,5 +70,94 @@ async fn a_warm_stream_is_quick() {
     println!("open, one message, one reply: p50 {:?}, p90 {:?}", times[1000], times[1800]);
     // Two orders beyond what it takes: this finds a wait, not a slow machine.
     assert!(times[1000] < Duration::from_millis(10), "{:?}", times[1000]);
-    assert_eq!(StreamKind::Ask.byte(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_streams_at_once_all_get_their_answer() {
+    let (desk, laptop) = pair().await;
+    let started = Instant::now();
+    let echoes = (0..1000_u32).map(|number| {
+        let (desk, laptop) = (&desk, &laptop);
+        async move { laptop.echo(desk, &number.to_be_bytes().repeat(64)).await }
+    });
+    futures_util::future::join_all(echoes).await;
+    println!("1,000 streams took {:?}", started.elapsed());
+    assert_eq!(desk.told.taken.load(SeqCst), 1000);
+    until("none is left", || {
+        !laptop.mesh.core().table.usable(desk.node).unwrap().is_used()
+            && !desk.mesh.core().table.usable(laptop.node).unwrap().is_used()
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_megabyte_goes_through_one_message_both_ways() {
+    let (desk, laptop) = pair().await;
+    for length in [0, 1, 1200, 70_000, 1_000_000] {
+        laptop.echo(&desk, &vec![9; length]).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ipv6_loopback_works_and_a_socket_for_both_families_takes_both() {
+    let (mut desk, mut laptop, mut tower) = (Plan::new("desk"), Plan::new("laptop"), Plan::new("tower"));
+    let ids = [&desk.identity, &laptop.identity, &tower.identity].map(std::sync::Arc::clone);
+    let roster = roster_of(&[(&ids[0], "desk"), (&ids[1], "laptop"), (&ids[2], "tower")]);
+    desk.listen = "[::]:0".parse().unwrap();
+    laptop.listen = "[::1]:0".parse().unwrap();
+    for plan in [&mut desk, &mut laptop, &mut tower] {
+        plan.roster = Some(roster.clone());
+    }
+    let desk = desk.start().await;
+    let port = desk.mesh.local_addr().port();
+    laptop.connect = vec![format!("[::1]:{port}")];
+    tower.connect = vec![format!("localhost:{port}"), format!("127.0.0.1:{port}")];
+    let (laptop, tower) = (laptop.start().await, tower.start().await);
+    laptop.echo(&desk, b"six").await;
+    tower.echo(&desk, b"four").await;
+    let address = |of: &Device| {
+        let peer = desk.mesh.peers().into_iter().find(|peer| peer.node == of.node);
+        peer.unwrap().addresses[0]
+    };
+    assert_eq!(address(&laptop), laptop.mesh.local_addr());
+    assert_eq!(address(&tower), tower.mesh.local_addr(), "an IPv4 address is shown as one");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_met_at_a_place_the_owner_named_is_remembered_and_one_s_own_place_is_no_trouble() {
+    let (mut desk, mut laptop) = (Plan::new("desk"), Plan::new("laptop"));
+    let roster = roster_of(&[(&desk.identity, "desk"), (&laptop.identity, "laptop")]);
+    (desk.roster, laptop.roster) = (Some(roster.clone()), Some(roster));
+    // A port that is free now: the device is told its own address, as by a list that all devices share.
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    laptop.listen = socket.local_addr().unwrap();
+    drop(socket);
+    let desk = desk.start().await;
+    laptop.connect = vec![laptop.listen.to_string(), "not a place".to_owned(), desk.mesh.local_addr().to_string()];
+    let laptop = laptop.start().await;
+    until("they are connected", || laptop.sees(&desk) && desk.sees(&laptop)).await;
+    assert!(laptop.told.duplicates.lock().unwrap().is_empty());
+    let remembered = laptop.told.remembered.lock().unwrap().clone();
+    assert!(remembered.iter().all(|(peer, kept)| *peer == desk.node && kept.addresses[0] == desk.mesh.local_addr()));
+    assert_eq!(remembered[0].1.incarnation, Some(desk.run));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_taken_address_is_an_error_that_names_it() {
+    let desk = Plan::new("desk").start().await;
+    let (roster, rosters) = tokio::sync::watch::channel(desk.roster.borrow().clone());
+    let config = MeshConfig {
+        identity: fresh_identity(),
+        name: "other".to_owned(),
+        build: "test".to_owned(),
+        listen: desk.mesh.local_addr(),
+        connect: Vec::new(),
+        mdns: false,
+        incarnation: desk.run,
+        remembered: Vec::new(),
+    };
+    let handler = std::sync::Arc::clone(&desk.told) as std::sync::Arc<dyn crate::api::Handler>;
+    let error = Mesh::start(config, rosters, handler).await.unwrap_err();
+    assert!(error.to_string().contains(&desk.mesh.local_addr().to_string()), "{error}");
+    drop(roster);
 }

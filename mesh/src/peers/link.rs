@@ -100,7 +100,7 @@ impl Link {
         self.work.load(SeqCst) > 0
     }
 
-    pub(super) fn is_used(&self) -> bool {
+    pub(crate) fn is_used(&self) -> bool {
         self.streams.load(SeqCst) > 0
     }
 

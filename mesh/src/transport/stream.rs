@@ -145,6 +145,10 @@ impl StreamSender {
             return Err(StreamError::Stopped);
         }
         self.append(message)?;
+        self.flush().await
+    }
+
+    async fn flush(&mut self) -> Result<(), StreamError> {
         while self.sent < self.unsent.len() {
             let rest = &self.unsent[self.sent..];
             self.sent += match &mut self.half {
@@ -163,6 +167,13 @@ impl StreamSender {
             half.flush().await.map_err(|error| io_error(&*self.line, &error))?;
         }
         Ok(())
+    }
+
+    /// Sends bytes that need be no message, after what stands before a first message.
+    #[cfg(test)]
+    pub(crate) async fn raw(&mut self, bytes: &[u8]) -> Result<(), StreamError> {
+        self.unsent.extend(bytes);
+        self.flush().await
     }
 
     /// Ends this half in order: the reader gets what was sent and then `None`.
