@@ -15,7 +15,7 @@ use crate::{
     api::{Handler, MeshConfig, MeshError, OpenError, PeerStatus},
     discovery::Source,
     identity::{Admission, NodeId, Roster},
-    peers::{Core, Standing, follow_roster},
+    peers::{Core, Standing, follow_roster, sight},
     router,
     transport::{Ended, SetupError, Stream},
     wire::{CloseCode, StreamKind},
@@ -225,6 +225,7 @@ impl Thread {
         };
         tokio::spawn(router::answer(Arc::clone(&core)));
         tokio::spawn(follow_roster(Arc::clone(&core)));
+        let sights = self.config.mdns.then(|| tokio::spawn(sight(Arc::clone(&core))));
         if ready.send(Ok(Arc::clone(&core))).is_err() {
             return;
         }
@@ -237,8 +238,15 @@ impl Thread {
             link.close(CloseCode::Stopping, "this device is stopping".to_owned(), "the device is stopping");
         }
         core.endpoint.close(CloseCode::Stopping, "the device is stopping");
+        let told = async {
+            core.endpoint.drained().await;
+            if let Some(sights) = sights {
+                // An error is a panic, which its thread has printed.
+                drop(sights.await);
+            }
+        };
         // Late or not, the program ends.
-        let _ = tokio::time::timeout(STOPPED_WITHIN, core.endpoint.drained()).await;
+        let _ = tokio::time::timeout(STOPPED_WITHIN, told).await;
     }
 }
 

@@ -7,6 +7,7 @@ mod greet;
 mod link;
 mod liveness;
 mod serve;
+mod sight;
 mod table;
 mod tend;
 mod verdict;
@@ -18,6 +19,7 @@ pub(crate) use self::greet::greet_dialled;
 pub(crate) use self::{
     core::Core,
     greet::{Refusal, greet_caller},
+    sight::sight,
     table::Standing,
 };
 use crate::{identity::NodeId, wire::CloseCode};
