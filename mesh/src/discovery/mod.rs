@@ -9,4 +9,6 @@ mod neighbours;
 pub use book::{AddressBook, CANDIDATES_MAX, HostPort, HostPortError, NODES_MAX, Source};
 pub use local::local_addresses;
 pub use mdns::{DiscoveryError, Mdns};
+#[cfg(test)]
+pub(crate) use neighbours::Announcement;
 pub use neighbours::Sighting;

@@ -20,21 +20,21 @@ const KEY_NODE: &str = "node";
 
 /// What the TXT record of a device says (RFC 6763 section 6). The port stands in its SRV record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Announcement {
+pub(crate) struct Announcement {
     /// Whose it says it is.
-    pub(super) node: NodeId,
+    pub(crate) node: NodeId,
     /// Which mesh, as [`mesh_tag`].
-    pub(super) tag: String,
+    pub(crate) tag: String,
 }
 
 impl Announcement {
     /// The record's keys and values.
-    pub(super) fn txt(&self) -> [(&'static str, String); 3] {
+    pub(crate) fn txt(&self) -> [(&'static str, String); 3] {
         [(KEY_VERSION, VERSION.to_owned()), (KEY_MESH, self.tag.clone()), (KEY_NODE, self.node.to_string())]
     }
 
     /// The announcement of a record, asked key by key; `None` for one that is not ours or not of this version.
-    pub(super) fn read<'a>(value: impl Fn(&str) -> Option<&'a str>) -> Option<Self> {
+    pub(crate) fn read<'a>(value: impl Fn(&str) -> Option<&'a str>) -> Option<Self> {
         let tag = value(KEY_MESH).filter(|tag| tag.len() == TAG_DIGITS)?.to_ascii_lowercase();
         let hex = tag.bytes().all(|byte| byte.is_ascii_hexdigit());
         let node = value(KEY_NODE)?.parse().ok()?;

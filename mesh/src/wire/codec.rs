@@ -17,6 +17,10 @@ pub enum CodecError {
         /// What postcard said.
         cause: String,
     },
+    /// A message that says what it says in another form than ours: a number with more bytes than it needs, entries out
+    /// of order or twice.
+    #[error("a message that is not in its one form")]
+    NotCanonical,
     /// A whole message, and then more.
     #[error("a message with {0} bytes left over")]
     TrailingBytes(usize),
@@ -48,6 +52,16 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError> {
     }
 }
 
+/// The value of `bytes`, which must be the very bytes that [`encode`] makes of it: for messages of strangers, so that
+/// nothing is said twice or dropped unseen.
+///
+/// # Errors
+/// As [`decode`], and [`CodecError::NotCanonical`].
+pub(super) fn decode_canonical<T: Serialize + DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError> {
+    let value = decode(bytes)?;
+    if encode(&value)? == bytes { Ok(value) } else { Err(CodecError::NotCanonical) }
+}
+
 #[cfg(test)]
 mod tests {
     use std::{ffi::OsStr, os::unix::ffi::OsStrExt as _, path::Path};
@@ -75,5 +89,12 @@ mod tests {
     fn what_has_no_form_on_the_wire_is_an_error_and_no_panic() {
         let error = encode(Path::new(OsStr::from_bytes(&[0xff]))).unwrap_err();
         assert!(matches!(error, CodecError::Unsendable(_)), "{error}");
+    }
+
+    #[test]
+    fn a_number_with_more_bytes_than_it_needs_is_not_canonical() {
+        assert_eq!(decode::<u16>(&[0x81, 0x00]), Ok(1), "postcard takes it");
+        assert_eq!(decode_canonical::<u16>(&[0x81, 0x00]), Err(CodecError::NotCanonical));
+        assert_eq!(decode_canonical::<u16>(&[1]), Ok(1));
     }
 }

@@ -53,7 +53,7 @@ impl Hello {
     ///
     /// # Errors
     /// [`CodecError::Version`] for a hello of another protocol whatever follows, [`CodecError::Limit`] for a field
-    /// beyond its limit, else as [`codec::decode`].
+    /// beyond its limit, else as [`codec::decode_canonical`].
     pub fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
         struct Unchecked(Hello);
         impl<'de> Deserialize<'de> for Unchecked {
@@ -61,10 +61,15 @@ impl Hello {
                 Hello::deserialize(deserializer).map(Self)
             }
         }
+        impl Serialize for Unchecked {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                Hello::serialize(&self.0, serializer)
+            }
+        }
         if let Ok(((protocol, protocol_min), _)) = postcard::take_from_bytes::<(u16, u16)>(bytes) {
             common_protocol((PROTOCOL, PROTOCOL_MIN), (protocol, protocol_min)).map_err(CodecError::Version)?;
         }
-        let Unchecked(hello) = codec::decode(bytes)?;
+        let Unchecked(hello) = codec::decode_canonical(bytes)?;
         hello.check()?;
         Ok(hello)
     }
@@ -137,7 +142,7 @@ fn versions((newest, oldest): (u16, u16)) -> String {
 mod tests {
     use super::*;
 
-    pub(crate) fn sample() -> Hello {
+    fn sample() -> Hello {
         Hello {
             protocol: 1,
             protocol_min: 1,
@@ -200,6 +205,14 @@ mod tests {
             assert!(matches!(&error, CodecError::Limit(text) if text.contains(expected)), "{expected}: {error}");
             assert!(codec::decode::<Hello>(&bytes).is_err(), "the plain decoder keeps the limits too");
         }
+    }
+
+    #[test]
+    fn a_hello_in_another_form_than_ours_is_refused() {
+        let mut bytes = codec::encode(&sample()).unwrap();
+        assert_eq!(bytes[1], 1, "the oldest protocol");
+        bytes.splice(1..2, [0x81, 0x00]);
+        assert_eq!(Hello::decode(&bytes), Err(CodecError::NotCanonical));
     }
 
     #[test]

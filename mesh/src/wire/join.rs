@@ -50,10 +50,15 @@ impl JoinRequest {
                 JoinRequest::deserialize(deserializer).map(Self)
             }
         }
+        impl Serialize for Unchecked {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                JoinRequest::serialize(&self.0, serializer)
+            }
+        }
         if let Ok(((protocol, protocol_min), _)) = postcard::take_from_bytes::<(u16, u16)>(bytes) {
             common_protocol((PROTOCOL, PROTOCOL_MIN), (protocol, protocol_min)).map_err(CodecError::Version)?;
         }
-        let Unchecked(request) = codec::decode(bytes)?;
+        let Unchecked(request) = codec::decode_canonical(bytes)?;
         request.check()?;
         Ok(request)
     }
@@ -113,7 +118,7 @@ impl JoinReply {
     /// The reply of `bytes`, which says what is wrong with them better than serde can.
     ///
     /// # Errors
-    /// [`CodecError::Limit`] for a field beyond its limit, else as [`codec::decode`].
+    /// [`CodecError::Limit`] for a field beyond its limit, else as [`codec::decode_canonical`].
     pub fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
         struct Unchecked(JoinReply);
         impl<'de> Deserialize<'de> for Unchecked {
@@ -121,7 +126,12 @@ impl JoinReply {
                 JoinReply::deserialize(deserializer).map(Self)
             }
         }
-        let Unchecked(reply) = codec::decode(bytes)?;
+        impl Serialize for Unchecked {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                JoinReply::serialize(&self.0, serializer)
+            }
+        }
+        let Unchecked(reply) = codec::decode_canonical(bytes)?;
         reply.check()?;
         Ok(reply)
     }
@@ -201,6 +211,20 @@ mod tests {
         let refused = JoinReply::Refused("spent".into());
         assert_eq!(codec::encode(&refused).unwrap(), b"\x01\x05spent");
         assert_eq!(JoinReply::decode(b"\x01\x05spent"), Ok(refused));
+    }
+
+    #[test]
+    fn a_roster_that_names_a_member_twice_is_refused() {
+        let node = NodeId::from([2; 32]);
+        let roster = Roster::alone([7; 16].into(), node, "box".into());
+        let mut bytes = codec::encode(&JoinReply::Welcome { roster, addresses: vec![] }).unwrap();
+        let members = 1 + 16 + 2 + 32;
+        assert_eq!(bytes[members], 1, "one member");
+        let member = bytes[members + 1..members + 1 + 36].to_vec();
+        bytes[members] = 2;
+        bytes.splice(members + 1..members + 1, member);
+        assert!(codec::decode::<JoinReply>(&bytes).is_ok(), "postcard keeps one of them");
+        assert_eq!(JoinReply::decode(&bytes), Err(CodecError::NotCanonical));
     }
 
     #[test]

@@ -3,6 +3,8 @@
 mod close;
 mod codec;
 mod frame;
+#[cfg(test)]
+pub(crate) mod fuzz;
 mod hello;
 mod join;
 mod kind;

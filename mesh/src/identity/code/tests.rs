@@ -168,3 +168,23 @@ fn the_secret_is_in_the_code_and_in_nothing_else_that_is_printed() {
         assert!(!text.contains(&BASE32_NOPAD.encode(&[0xab; 16])), "{text}");
     }
 }
+
+#[test]
+fn whatever_stands_behind_a_right_checksum_is_refused_or_has_one_form() {
+    let numbers = [&[4, 10, 0, 0, 1, 0, 80][..], &[6], &[0xfd; 18], b"\0\0\x05box:1"].concat();
+    let corpus = [body(&[]), body(&numbers), body(&[4, 10, 0, 0, 1, 0, 80].repeat(16)), body(b"\0\xff\xffa:1")];
+    crate::wire::fuzz::fuzz("the contents of a code", &corpus, |contents| {
+        let text = sealed(1, u16::try_from(contents.len()).unwrap_or(u16::MAX), contents);
+        match parse(&text) {
+            Ok(code) => {
+                assert_eq!(code.to_string(), text.to_ascii_lowercase());
+                true
+            }
+            Err(error) => {
+                let known = matches!(error, InviteCodeError::Contents(_) | InviteCodeError::TooLong(_));
+                assert!(known, "{error}");
+                false
+            }
+        }
+    });
+}
