@@ -69,11 +69,6 @@ impl Bindings {
         }
     }
 
-    /// Sessions with a row, each with its chats.
-    pub fn by_session(&self) -> impl Iterator<Item = (&SessionId, &BTreeSet<String>)> {
-        self.chats.iter()
-    }
-
     /// The chats whose rows name `session`.
     pub fn chats_of(&self, session: &SessionId) -> impl Iterator<Item = &String> {
         self.chats.get(session).into_iter().flatten()
@@ -144,7 +139,7 @@ mod tests {
     }
 
     fn index(bindings: &Bindings) -> Vec<(String, Vec<String>)> {
-        bindings.by_session().map(|(session, chats)| (session.0.clone(), chats.iter().cloned().collect())).collect()
+        bindings.chats.iter().map(|(session, chats)| (session.0.clone(), chats.iter().cloned().collect())).collect()
     }
 
     fn listed(pairs: &[(&str, &[&str])]) -> Vec<(String, Vec<String>)> {

@@ -181,7 +181,8 @@ pub enum AdmitError {
 pub enum ForgetError {
     /// It is the broker.
     #[error(
-        "{0} is this mesh's broker: it keeps the bindings and receipts and cannot be forgotten; to take it out of use,          make an invite on another device after forgetting that one here, and let the others join there"
+        "{0} is this mesh's broker: it keeps the bindings and receipts, and cannot be forgotten; to do without it, forget \
+         the other devices here one by one, then let them join each other anew (`chappie invite`, `chappie join CODE`)"
     )]
     Broker(String),
     /// It is none of ours.

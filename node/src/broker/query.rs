@@ -29,30 +29,23 @@ pub fn default_of(state: &State, volatile: &Volatile, conversation: &Conversatio
 /// Saved bindings of each session that has any, without idle ones.
 #[must_use]
 pub fn counts(state: &State, volatile: &Volatile, now: Millis) -> BTreeMap<SessionId, usize> {
-    let count = |session: &SessionId| live(state, volatile, session, now).count();
-    let sessions = state.bindings.by_session().map(|(session, _)| (session.clone(), count(session)));
-    sessions.filter(|(_, count)| *count > 0).collect()
+    let mut counts = BTreeMap::<&SessionId, usize>::new();
+    for (_, binding) in state.bindings.iter().filter(|(chat, binding)| live(state, volatile, chat, binding, now)) {
+        *counts.entry(&binding.session).or_default() += 1;
+    }
+    counts.into_iter().map(|(session, count)| (session.clone(), count)).collect()
 }
 
 /// Whether any chat has `session` saved, without idle ones. Looks at that session's rows only.
 #[must_use]
 pub fn bound(state: &State, volatile: &Volatile, session: &SessionId, now: Millis) -> bool {
-    live(state, volatile, session, now).next().is_some()
+    let live = |chat: &String| state.bindings.get(chat).is_some_and(|row| live(state, volatile, chat, row, now));
+    state.bindings.chats_of(session).any(live)
 }
 
-fn live<'a>(
-    state: &'a State,
-    volatile: &'a Volatile,
-    session: &SessionId,
-    now: Millis,
-) -> impl Iterator<Item = &'a Binding> {
-    let live = move |chat: &'a String| {
-        let binding = state.bindings.get(chat)?;
-        // Memory is only asked for the few rows that its word could save.
-        let live = !binding.expired(None, now) || saved(state, volatile, chat, now).is_some();
-        live.then_some(binding)
-    };
-    state.bindings.chats_of(session).filter_map(live)
+/// Memory is only asked for the few rows that its word could save.
+fn live(state: &State, volatile: &Volatile, chat: &str, binding: &Binding, now: Millis) -> bool {
+    !binding.expired(None, now) || saved(state, volatile, chat, now).is_some()
 }
 
 /// All receipts, the newest first; expired ones are left out.

@@ -8,10 +8,11 @@ pub(super) const ACCEPT: &str = "accept-lost-store";
 const BACKUPS_MAX: usize = 4;
 
 /// What goes with `consensus.redb`.
-pub(super) const LOST_CONSENSUS: &str =
-    "all bindings and receipts are lost, and an operation repeated with its old operationId runs again";
+pub(super) const LOST_CONSENSUS: &str = "all bindings and receipts are lost, and with them the devices that joined this one; an operation repeated with its \
+     old operationId runs again";
 /// What goes with `node.redb`.
-pub(super) const LOST_NODE: &str = "all sessions, histories, typed inputs and results that were not delivered are lost";
+pub(super) const LOST_NODE: &str = "all sessions, histories, typed inputs and results that were not delivered are lost, \
+     and which mesh this device has joined";
 
 /// Whether `error` is about what the file holds, and not about the file system or another process.
 pub(super) fn is_damage(error: &redb::Error) -> bool {

@@ -1,4 +1,5 @@
-//! `node.redb`: what the session node owns — sessions, history, the operation journal, late results and inputs.
+//! `node.redb`: what the session node owns — sessions, history, the operation journal, late results and inputs — and
+//! what a device must know of its mesh when it starts: its copy of the roster, its last start, other devices.
 //!
 //! One table of rows under composite keys, one writer thread (failure rule F24). Changes are data ([`Change`]), so a
 //! commit can be repeated after the database was reopened. A durable write returns after fsync; several that wait

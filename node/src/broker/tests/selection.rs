@@ -296,3 +296,56 @@ fn a_caller_without_conversation_is_not_sent_to_init() {
     assert!(nowhere.contains("sessionId") && nowhere.contains("_meta[\"openai/session\"]"), "{nowhere}");
     assert!(SelectError::NoDefault.to_string().contains("`init`"));
 }
+
+/// Sessions of a hundred devices and more.
+fn fleet(count: usize) -> Vec<String> {
+    (0..count).map(|n| format!("s{n:05}")).collect()
+}
+
+#[test]
+fn f13_the_one_free_session_of_a_large_fleet_is_found_and_what_is_beyond_the_limit_is_left_out() {
+    let names = fleet(limits::SESSIONS_MAX + 1);
+    let mut volatile = volatile::Volatile::default();
+    assert!(volatile.announce(online(&names.iter().map(String::as_str).collect::<Vec<_>>())));
+    assert_eq!(volatile.count(), limits::SESSIONS_MAX);
+    assert!(!volatile.online(&session(names.last().unwrap())));
+
+    // Every chat that can be saved has a session, and the last session has none.
+    let last = limits::SESSIONS_MAX - 1;
+    let binding = |n: usize| state::Binding {
+        session: session(&names[n % last]),
+        last_used: Millis(START),
+        idle_from: Millis(START),
+        revision: 1,
+    };
+    let bindings = (0..limits::BINDINGS_MAX).map(|n| (format!("c{n}"), binding(n))).collect();
+    let mut state = state::State { bindings, ..state::State::default() };
+    let whose = chat("new");
+    let wish = select::Wish { conversation: Some(&whose), session: None, purpose: Purpose::Operate };
+    let chosen = |state: &state::State, at: u64| match select::decide(state, &volatile, wish, Millis(at)) {
+        select::Decision::Use { session, .. } => Some(session.0),
+        select::Decision::Wait(select::Missing::Free { online }) => {
+            assert_eq!(online, limits::SESSIONS_MAX);
+            None
+        }
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(chosen(&state, START).as_ref(), Some(&names[last]));
+    state.bindings.insert("c0".into(), state::Binding { session: session(&names[last]), ..binding(0) });
+    // The first session still has the chat that came round to it.
+    assert_eq!(chosen(&state, START), None);
+    // Idle chats hold none.
+    assert_eq!(chosen(&state, START + 31 * DAY).as_ref(), Some(&names[0]));
+}
+
+#[tokio::test]
+async fn an_announcement_that_says_nothing_new_wakes_nobody() {
+    let rig = Rig::new(quick());
+    rig.broker.announce(online(&["s1", "s2"]));
+    let mut changed = rig.broker.shared.changed.subscribe();
+    changed.borrow_and_update();
+    rig.broker.announce(online(&["s1", "s2"]));
+    assert!(!changed.has_changed().unwrap());
+    rig.broker.announce(online(&["s2"]));
+    assert!(changed.has_changed().unwrap());
+}

@@ -1,12 +1,14 @@
 //! Row keys: a kind byte, then the parts; numbers big-endian, so that byte order is the order rows are read in. Pure.
 
+use chappie_mesh::NodeId;
+
 use crate::ids::{CallId, SessionId};
 
 /// The key of one row.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key(Vec<u8>);
 
-/// Ends a text part. Ids are hexadecimal or UUIDs, so a zero byte cannot occur inside one.
+/// Ends a text part. Ids are hexadecimal, base32 or UUIDs, so a zero byte cannot occur inside one.
 const END: u8 = 0;
 
 impl Key {
@@ -80,6 +82,30 @@ impl Key {
         Self::of(b't', "")
     }
 
+    /// The mesh that this node is a member of, as its broker last said: its copy of the roster.
+    #[must_use]
+    pub fn membership() -> Self {
+        Self::of(b'M', "")
+    }
+
+    /// This node's last start (failure rule F15).
+    #[must_use]
+    pub fn incarnation() -> Self {
+        Self::of(b'I', "")
+    }
+
+    /// What is remembered of another device: where it was and which start of it was seen.
+    #[must_use]
+    pub fn peer(node: &NodeId) -> Self {
+        Self::of(b'P', &node.to_string())
+    }
+
+    /// The last announcement of a member, as its broker keeps it.
+    #[must_use]
+    pub fn announced(node: &NodeId) -> Self {
+        Self::of(b'A', &node.to_string())
+    }
+
     /// The least key of every kind at or after this one's kind byte: the range of all rows of `kind` is
     /// `first(kind)..after(kind)`.
     fn bound(kind: u8) -> Self {
@@ -111,6 +137,18 @@ impl Key {
         std::str::from_utf8(text).ok().map(CallId::from)
     }
 
+    /// The range of every remembered device.
+    #[must_use]
+    pub fn peers() -> (Self, Self) {
+        (Self::bound(b'P'), Self::bound(b'P' + 1))
+    }
+
+    /// The range of every kept announcement.
+    #[must_use]
+    pub fn announced_all() -> (Self, Self) {
+        (Self::bound(b'A'), Self::bound(b'A' + 1))
+    }
+
     /// The range of every input of a session.
     #[must_use]
     pub fn inputs(id: &SessionId) -> (Self, Self) {
@@ -122,6 +160,13 @@ impl Key {
     pub fn number(&self) -> Option<u64> {
         let start = self.0.len().checked_sub(8)?;
         Some(u64::from_be_bytes(self.0[start..].try_into().ok()?))
+    }
+
+    /// The device of a [`Key::peer`] or [`Key::announced`] row.
+    #[must_use]
+    pub fn node(&self) -> Option<NodeId> {
+        let (b'P' | b'A', text) = self.0.split_first()? else { return None };
+        std::str::from_utf8(text.strip_suffix(&[END])?).ok()?.parse().ok()
     }
 
     pub(super) fn as_bytes(&self) -> &[u8] {

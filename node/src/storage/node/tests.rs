@@ -1,5 +1,7 @@
 //! The node's store over a real file: what is acknowledged is there after reopening.
 
+use chappie_mesh::{Incarnation, NodeId, Roster};
+
 use super::*;
 use crate::ids::{CallId, SessionId};
 
@@ -115,4 +117,62 @@ fn a_newer_format_is_refused_and_left_alone() {
     }
     let error = NodeStore::open(home.path()).map(drop).unwrap_err();
     assert_eq!(error, StoreError::Newer { path, found: FORMAT + 1, known: FORMAT, backup: String::new() });
+}
+
+fn device(n: u8) -> NodeId {
+    NodeId::from([n; 32])
+}
+
+#[tokio::test]
+async fn what_a_node_knows_of_its_mesh_is_there_after_reopening() {
+    let home = tempfile::tempdir().unwrap();
+    let store = NodeStore::open(home.path()).unwrap();
+    let roster = Roster::alone([7; 16].into(), device(1), "box".into());
+    let incarnation = Incarnation::first([3; 16]);
+    let changes = vec![
+        Change::set(Key::membership(), &roster),
+        Change::set(Key::incarnation(), &incarnation),
+        Change::set(Key::peer(&device(2)), &vec!["[fe80::1%2]:24274"]),
+    ];
+    store.durable(changes).await.unwrap();
+    store.stop().await.unwrap();
+    drop(store);
+    let store = reopen(home.path());
+    assert_eq!(store.read::<Roster>(&Key::membership()).unwrap(), Some(roster));
+    assert_eq!(store.read::<Incarnation>(&Key::incarnation()).unwrap(), Some(incarnation));
+    let addresses = store.read::<Vec<String>>(&Key::peer(&device(2))).unwrap();
+    assert_eq!(addresses.as_deref(), Some(&["[fe80::1%2]:24274".to_owned()][..]));
+    store.durable(vec![Change::remove(Key::membership())]).await.unwrap();
+    assert_eq!(store.read::<Roster>(&Key::membership()).unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_scan_of_devices_sees_each_once_by_its_id_and_nothing_of_another_kind() {
+    let home = tempfile::tempdir().unwrap();
+    let store = NodeStore::open(home.path()).unwrap();
+    let mut changes = vec![
+        Change::set(Key::membership(), &0),
+        Change::set(Key::incarnation(), &0),
+        Change::set(Key::session(&session()), &0),
+        Change::set(Key::history(&session(), 1), &0),
+    ];
+    for n in [255, 0, 9] {
+        changes.push(Change::set(Key::peer(&device(n)), &n));
+        changes.push(Change::set(Key::announced(&device(n)), &(u32::from(n) + 1_000)));
+    }
+    store.durable(changes).await.unwrap();
+    for ((from, to), more) in [(Key::peers(), 0), (Key::announced_all(), 1_000)] {
+        let mut seen = Vec::new();
+        store
+            .scan::<u32>(&from, &to, false, |key, value| {
+                seen.push((key.node().unwrap(), value));
+                true
+            })
+            .unwrap();
+        seen.sort();
+        assert_eq!(seen, [0, 9, 255].map(|n| (device(n), u32::from(n) + more)));
+    }
+    for other in [Key::membership(), Key::incarnation(), Key::session(&session()), Key::peers().0] {
+        assert_eq!(other.node(), None, "{other:?}");
+    }
 }
