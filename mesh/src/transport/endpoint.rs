@@ -38,6 +38,11 @@ const PACKET_BYTES_MAX: u16 = 6500;
 const SOCKET_BUFFER_BYTES: usize = 4 * 1024 * 1024;
 /// Bytes in flight to us before a stream's reader takes them: what a LAN needs, and what one slow reader can cost.
 const STREAM_WINDOW_BYTES: u32 = 2 * 1024 * 1024;
+/// Bytes that may be under way before the network is known: 32 packets of the smallest size, as large sites do. quinn's
+/// own 12,000 is less than two of the largest packets here, and a connection that is closed while one of them is under
+/// way (a probe of the packet size) would be closed without a word.
+const FIRST_WINDOW_BYTES: u64 = 32 * 1200;
+const _: () = assert!(FIRST_WINDOW_BYTES > 4 * PACKET_BYTES_MAX as u64);
 /// What all streams of one connection may hold of ours, sent and not acknowledged.
 const SEND_WINDOW_BYTES: u64 = 8 * 1024 * 1024;
 /// The same before a device is admitted: its hello or its request, no more.
@@ -267,6 +272,8 @@ fn server_config(tls: Arc<quinn::crypto::rustls::QuicServerConfig>) -> ServerCon
 fn transport(keep_alive: Option<Duration>, streams: u32) -> TransportConfig {
     let mut discovery = quinn::MtuDiscoveryConfig::default();
     discovery.upper_bound(PACKET_BYTES_MAX);
+    let mut congestion = CubicConfig::default();
+    congestion.initial_window(FIRST_WINDOW_BYTES);
     let mut config = TransportConfig::default();
     config
         .keep_alive_interval(keep_alive)
@@ -278,7 +285,7 @@ fn transport(keep_alive: Option<Duration>, streams: u32) -> TransportConfig {
         .receive_window(STRANGER_WINDOW_BYTES.into())
         .send_window(SEND_WINDOW_BYTES)
         .mtu_discovery_config(Some(discovery))
-        .congestion_controller_factory(Arc::new(CubicConfig::default()));
+        .congestion_controller_factory(Arc::new(congestion));
     config
 }
 
