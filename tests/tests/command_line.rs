@@ -149,6 +149,49 @@ async fn looking_without_a_node_says_so_and_makes_no_home() {
 }
 
 #[tokio::test]
+async fn what_needs_the_mesh_says_that_no_node_runs_and_makes_no_home() {
+    let world = World::new();
+    let home = world.root().join("typo");
+    let home_flag = home.display().to_string();
+    for arguments in [&["invite"][..], &["invite", "--json"], &["peers"], &["peers", "--json"], &["forget", "laptop"]] {
+        let output = world.run(&[&["--home", &home_flag], arguments].concat());
+        assert_fails(&output, 1, &["no node runs", "chappie up"]);
+        assert!(!home.exists(), "{arguments:?} made a home");
+    }
+}
+
+#[tokio::test]
+async fn an_invite_code_that_is_none_is_refused_before_anything_happens_and_never_shown() {
+    let world = World::new();
+    let home = world.root().join("fresh");
+    let home_flag = home.display().to_string();
+    for code in ["chappie-sesame", "sesame", "chappie-", "chappie-sesame!"] {
+        let refused = |output: &Output| {
+            assert_fails(output, 2, &["code"]);
+            let error = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(!error.contains("sesame"), "{error}");
+            assert!(!home.exists());
+        };
+        refused(&world.run(&["--home", &home_flag, "join", code]));
+        refused(&world.run_with(&["--home", &home_flag, "up"], &[("CHAPPIE_JOIN", code)]));
+        let piped = format!("echo '{code}' | \"$0\" --home '{home_flag}' join -");
+        let program = chappie_tests::world::program(false);
+        refused(&world.command("bash").args(["-c", &piped]).arg(program).output().unwrap());
+    }
+}
+
+#[tokio::test]
+async fn wrong_addresses_of_the_mesh_are_named() {
+    let world = World::new();
+    assert_fails(&world.run(&["up", "--listen", "laptop:1"]), 2, &["--listen", "laptop:1"]);
+    assert_fails(&world.run(&["up", "--connect", "laptop"]), 2, &["--connect", "laptop", "HOST:PORT"]);
+    assert_fails(&world.run_with(&["up"], &[("CHAPPIE_CONNECT", "a:1,b")]), 2, &["CHAPPIE_CONNECT", "\"b\""]);
+    world.put(&world.state().join("config.toml"), "listen = '24274'\n");
+    let listen = world.run_with(&["up"], &[("CHAPPIE_LISTEN", "")]);
+    assert_fails(&listen, 2, &["listen", "config.toml", "24274"]);
+}
+
+#[tokio::test]
 async fn wrong_usage_exits_with_2() {
     let world = World::new();
     for arguments in [&["no-such-command"][..], &["up", "--no-such-flag"], &["up", "--mcp", "nowhere"], &["session"]] {
