@@ -181,6 +181,31 @@ async fn an_invite_code_that_is_none_is_refused_before_anything_happens_and_neve
 }
 
 #[tokio::test]
+async fn an_identity_is_reset_while_no_node_runs_and_a_person_at_a_terminal_is_asked_first() {
+    let mut node = Node::single().await;
+    let old = node.ready()["node"].as_str().unwrap().to_owned();
+    let session = node.session("s");
+    assert_fails(&node.world.run(&["reset-identity", "--yes"]), 1, &["a node runs", "stop it first"]);
+    node.stop().await;
+    let asked = |answer: &str| {
+        let program = chappie_tests::world::program(false);
+        let script = format!("echo {answer} | script -qec '{} reset-identity --json' /dev/null", program.display());
+        let output = node.world.command("bash").args(["-c", &script]).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let declined = asked("n");
+    assert!(declined.contains("[y/N]") && declined.contains("nothing was changed"), "{declined}");
+    let accepted = asked("y");
+    assert!(accepted.contains("[y/N]") && accepted.contains(&old), "{accepted}");
+    let reset: Value = serde_json::from_str(&node.world.run_ok(&["reset-identity", "--json"])).unwrap();
+    assert!(accepted.contains(reset["old"].as_str().unwrap()), "{accepted} {reset}");
+    assert!(reset["key"].as_str().unwrap().ends_with("key.pem.old-2"), "{reset}");
+    node.start_again().await;
+    assert_eq!(node.ready()["node"], reset["node"]);
+    assert_eq!(node.session("s"), session);
+}
+
+#[tokio::test]
 async fn wrong_addresses_of_the_mesh_are_named() {
     let world = World::new();
     assert_fails(&world.run(&["up", "--listen", "laptop:1"]), 2, &["--listen", "laptop:1"]);

@@ -15,6 +15,7 @@ mod node;
 mod peers;
 mod print;
 mod receipts;
+mod reset_identity;
 mod say;
 mod session;
 mod sessions;
@@ -68,6 +69,8 @@ enum Command {
     Peers(peers::Args),
     /// Take a device out of the mesh
     Forget(forget::Args),
+    /// Make this home another device, which stands alone
+    ResetIdentity(reset_identity::Args),
     /// List the sessions of all devices
     Sessions(sessions::Args),
     /// Open or end a session
@@ -213,6 +216,7 @@ async fn dispatch(context: &Context, command: Command) -> Result<(), Failure> {
         Command::Join(args) => join::run(context, args).await,
         Command::Peers(args) => peers::run(context, &args).await,
         Command::Forget(args) => forget::run(context, args).await,
+        Command::ResetIdentity(args) => reset_identity::run(context, &args).await,
         Command::Sessions(args) => sessions::run(context, &args).await,
         Command::Session(command) => session::run(context, command).await,
         Command::Attach(args) => attach::run(context, args).await,

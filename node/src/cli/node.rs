@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep};
 use super::{Context, Failure};
 use crate::{
     app::{App, Doors},
-    config::{Layer, home},
+    config::{Config, Layer, home},
     control::{Commands, client::Remote, socket::Held},
     telemetry,
 };
@@ -53,22 +53,45 @@ pub(super) async fn ask<T>(
     context: &Context,
     question: impl AsyncFnOnce(&dyn Commands) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
+    match find_or_hold(context).await? {
+        Found::Running(remote) => question(&remote).await,
+        Found::Held(held) => here(context.config(Layer::default())?, held, question).await,
+    }
+}
+
+/// Who has the home.
+pub(super) enum Found {
+    /// A node runs.
+    Running(Remote),
+    /// None does, and none can start before this is let go.
+    Held(Held),
+}
+
+/// The node that runs, else the home itself, made when it is not there.
+pub(super) async fn find_or_hold(context: &Context) -> Result<Found, Failure> {
     let deadline = Instant::now() + HOLD_LIMIT;
-    let held = loop {
+    loop {
         if let Some(remote) = find(context).await? {
-            return question(&remote).await;
+            return Ok(Found::Running(remote));
         }
         home::prepare(&context.home)?;
         if let Some(held) = Held::try_take(&context.home)? {
-            break held;
+            return Ok(Found::Held(held));
         }
         if Instant::now() >= deadline {
             let home = context.home.display();
             return Err(Failure::Failed(format!("another chappie process holds {home} and answers nobody; end it")));
         }
         sleep(HOLD_POLL).await;
-    };
-    let mut config = context.config(Layer::default())?;
+    }
+}
+
+/// Asks a node that runs in this process for the question.
+pub(super) async fn here<T>(
+    mut config: Config,
+    held: Held,
+    question: impl AsyncFnOnce(&dyn Commands) -> Result<T, Failure>,
+) -> Result<T, Failure> {
     telemetry::start(config.log.as_deref().unwrap_or(LOG_DEFAULT))?;
     // The question is about what is there; opening what the settings name is the node's work.
     config.sessions.clear();

@@ -30,6 +30,8 @@ fn every_command_of_the_contract_is_there() {
         "peers --json",
         "forget NODE",
         "forget NODE --yes --json",
+        "reset-identity",
+        "reset-identity --yes --json",
         "status --json",
         "sessions --json",
         "session new DIR --name N --host native --json",
@@ -88,6 +90,7 @@ fn wrong_usage_is_code_two_and_help_is_code_zero() {
         "join",
         "join CODE more",
         "forget",
+        "reset-identity NODE",
         "receipts resolve ID maybe",
         "completions tcsh",
     ];
@@ -106,7 +109,8 @@ fn a_completion_script_for_every_shell_names_the_commands() {
             panic!("{shell} is known");
         };
         let script = completions::script(&args);
-        for word in ["import-state", "invite", "join", "peers", "forget", "no-mdns", "connect", "ttl"] {
+        for word in ["import-state", "invite", "join", "peers", "forget", "reset-identity", "no-mdns", "connect", "ttl"]
+        {
             assert!(script.contains(word), "{shell}: {word}");
         }
     }

@@ -126,7 +126,11 @@ fn broker(status: &StatusReport) -> Finding {
             let advice = "see whether that device runs and is on the network; this one's sessions wait for it";
             bad("broker", format!("{} is not reachable", broker.name), advice)
         }
-        (None, _) => bad("broker", "there is none".to_owned(), "see that more devices of the mesh run"),
+        (None, _) => {
+            let advice =
+                "see which device it is with `chappie peers` on another one, that it runs, and that UDP gets through";
+            bad("broker", "none is reachable; this device's sessions wait for it".to_owned(), advice)
+        }
     }
 }
 
