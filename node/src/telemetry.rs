@@ -1,6 +1,6 @@
 //! Logging: one compact line an event on standard error, where no protocol is spoken. Set up once, by the command line.
 
-use std::io::{self, IsTerminal as _};
+use std::io;
 
 use tracing_subscriber::EnvFilter;
 
@@ -20,11 +20,11 @@ pub fn start(filter: &str) -> Result<(), FilterError> {
     let parsed = EnvFilter::builder()
         .parse(filter)
         .map_err(|cause| FilterError { filter: filter.to_owned(), cause: cause.to_string() })?;
-    let stderr = io::stderr();
     let subscriber = tracing_subscriber::fmt()
         .compact()
         .with_env_filter(parsed)
-        .with_ansi(stderr.is_terminal())
+        // Colours are not compiled in, and asking for them on a terminal is a panic of a debug build.
+        .with_ansi(false)
         // A client that closed our standard error must not bring the node down.
         .log_internal_errors(false)
         .with_writer(io::stderr);
