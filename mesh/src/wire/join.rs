@@ -214,6 +214,20 @@ mod tests {
     }
 
     #[test]
+    fn the_largest_welcome_fits() {
+        let nodes: Vec<NodeId> = (0..1000_u16).map(|n| NodeId::of_spki(&n.to_be_bytes())).collect();
+        let mut roster = Roster::alone([7; 16].into(), nodes[0], "n".repeat(128));
+        roster.members = nodes.iter().map(|node| (*node, roster.members[&nodes[0]].clone())).collect();
+        roster.removed =
+            (0..1024_u16).map(|n| NodeId::of_spki(&[1, 1, n.to_be_bytes()[0], n.to_be_bytes()[1]])).collect();
+        let addresses = vec!["[fd00::5]:65535".parse().unwrap(); limits::ADDRESSES_MAX];
+        let welcome = JoinReply::Welcome { roster, addresses: nodes.iter().map(|n| (*n, addresses.clone())).collect() };
+        let bytes = codec::encode(&welcome).unwrap();
+        assert!(bytes.len() <= JOIN_REPLY_BYTES_MAX, "{}", bytes.len());
+        assert_eq!(JoinReply::decode(&bytes), Ok(welcome));
+    }
+
+    #[test]
     fn a_roster_that_names_a_member_twice_is_refused() {
         let node = NodeId::from([2; 32]);
         let roster = Roster::alone([7; 16].into(), node, "box".into());
