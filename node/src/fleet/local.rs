@@ -2,7 +2,13 @@
 
 mod run;
 
-use std::sync::{Arc, Weak};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    time::Duration,
+};
+
+use tokio::time::Instant;
 
 use super::{
     Board, Cancel, Directory, Dispatch, HistoryAsk, Known, Parcel, Picture, Placed, Run, SessionNode, pages,
@@ -13,13 +19,15 @@ use crate::{
     budget::TextBudget,
     host::{BoxFuture, Inspection},
     ids::{CallId, Conversation, SessionId},
-    sessions::{Ended, Operations, Session, Sessions, Standing, Work, entry::Event},
+    sessions::{Ended, Held, Operation, Operations, Session, Sessions, Standing, Work, entry::Event},
     storage::blobs::Blobs,
 };
 use run::{LocalRun, Way};
 
 /// Room for the word on a cancellation, which stands in the answer's header.
 const SLACK: TextBudget = TextBudget { bytes: 127, tokens: 47 };
+/// How long the word on an answer is waited for: longer than any answer takes to be written, also over a slow line.
+const BOARDED_MAX: Duration = Duration::from_secs(300);
 /// The most bytes of one image (the guide).
 const IMAGE_MAX_BYTES: u64 = 32 << 20;
 
@@ -29,13 +37,15 @@ pub struct LocalNode {
     sessions: Arc<Sessions>,
     blobs: Blobs,
     device: String,
+    /// Answers that carry what was claimed for them, and of which nothing was heard yet.
+    boarded: Mutex<BTreeSet<CallId>>,
 }
 
 impl LocalNode {
     /// `device` is what people call this device.
     #[must_use]
     pub fn new(sessions: Arc<Sessions>, blobs: Blobs, device: String) -> Arc<Self> {
-        Arc::new_cyclic(|this| Self { this: this.clone(), sessions, blobs, device })
+        Arc::new_cyclic(|this| Self { this: this.clone(), sessions, blobs, device, boarded: Mutex::default() })
     }
 
     /// The sessions behind it.
@@ -44,18 +54,13 @@ impl LocalNode {
         &self.sessions
     }
 
-    /// The broker's order to end an operation that it dispatched here, also when the order overtook its dispatch: in
-    /// force, durably, once this returns (failure rule F4).
-    ///
-    /// # Errors
-    /// A sentence: the order holds only until the node stops; repeat it.
-    pub async fn revoke(&self, call_id: &CallId, reason: &str) -> Result<(), String> {
-        self.operations().revoke(call_id, reason).await.map_err(|error| error.to_string())
-    }
-
     /// It is not known whether the answer that claimed under `by` was written: what it carried comes again, and says
-    /// `redelivered: true` (failure rule F7). For what [`SessionNode::board`] claimed; a [`Run`] says so by being dropped.
+    /// `redelivered: true` (failure rule F7). For what [`SessionNode::board`] claimed, which comes to it by itself after
+    /// five minutes without a word; a [`Run`] says so by being dropped.
     pub fn lapse(&self, by: &CallId) {
+        if !self.boarded().remove(by) {
+            return;
+        }
         for session in self.sessions.list() {
             session.lapse_inputs(by);
         }
@@ -75,6 +80,22 @@ impl LocalNode {
         self.sessions.outputs(session)
     }
 
+    fn boarded(&self) -> MutexGuard<'_, BTreeSet<CallId>> {
+        self.boarded.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What `by` claims just now is the answer's for as long as an answer may take.
+    fn expect_word(&self, by: &CallId) {
+        self.boarded().insert(by.clone());
+        let (this, by) = (self.this.clone(), by.clone());
+        tokio::spawn(async move {
+            tokio::time::sleep(BOARDED_MAX).await;
+            if let Some(node) = this.upgrade() {
+                node.lapse(&by);
+            }
+        });
+    }
+
     fn open(&self, session: &SessionId) -> Result<Arc<Session>, String> {
         self.sessions.find(session).ok_or_else(|| format!("session {session} ended just now"))
     }
@@ -85,21 +106,27 @@ impl LocalNode {
     }
 
     /// What becomes of a dispatch.
-    fn take(&self, dispatch: &Dispatch) -> Way {
-        let Dispatch { session: id, operation, wait, tenure, .. } = dispatch;
-        if let Err(fenced) = self.sessions.obey(*tenure) {
+    fn take(&self, dispatch: Dispatch) -> Way {
+        let Dispatch { session, operation, wait, tenure, .. } = dispatch;
+        if let Err(fenced) = self.sessions.obey(tenure) {
             return Way::Never(fenced.to_string());
         }
         match self.operations().recall(&operation.call_id) {
-            Ok(crate::sessions::Held::Run(handle)) => return Way::Handle(handle),
-            Ok(crate::sessions::Held::Kept) => return Way::Kept,
-            Ok(crate::sessions::Held::Unknown) => {}
+            Ok(Held::Run(handle)) => return Way::Handle(handle),
+            Ok(Held::Kept) => return Way::Kept,
+            Ok(Held::Unknown) => {}
             Err(error) => return Way::Never(format!("not run: {error}")),
         }
         let twin = operation.request_key.as_ref().and_then(|key| self.operations().by_request(key));
         if let Some(twin) = twin.filter(|twin| *twin != operation.call_id) {
-            return Way::Twin { twin, until: tokio::time::Instant::now() + *wait };
+            return Way::Twin { twin, until: Instant::now() + wait };
         }
+        self.queue(&session, operation)
+    }
+
+    fn queue(&self, id: &SessionId, mut operation: Operation) -> Way {
+        // What a refusal needs; the work itself moves on.
+        let refused = operation.receipt.is_some().then(|| without_work(&operation));
         let taken = match self.sessions.find(id) {
             None => Err(format!("session {id} ended just now; nothing was done")),
             Some(session) => {
@@ -109,15 +136,14 @@ impl LocalNode {
                     conversation: operation.conversation.as_ref(),
                     session: Some(&session),
                 };
-                let mut operation = operation.clone();
                 operation.budget = work_room(operation.budget, &operation.work, riding.waits());
                 session.submit(operation).map_err(|error| error.to_string())
             }
         };
-        match taken {
-            Ok(handle) => Way::Handle(handle),
-            Err(reason) if operation.receipt.is_some() => Way::Handle(self.operations().decline(operation, id, reason)),
-            Err(reason) => Way::Never(reason),
+        match (taken, refused) {
+            (Ok(handle), _) => Way::Handle(handle),
+            (Err(reason), Some(operation)) => Way::Handle(self.operations().decline(&operation, id, reason)),
+            (Err(reason), None) => Way::Never(reason),
         }
     }
 }
@@ -136,14 +162,30 @@ fn work_room(room: TextBudget, work: &Work, riders: bool) -> TextBudget {
     if riders { less(base, RIDERS, 1) } else { base }
 }
 
+/// Whose an operation is, without the bytes of its work.
+fn without_work(operation: &Operation) -> Operation {
+    Operation {
+        call_id: operation.call_id.clone(),
+        conversation: operation.conversation.clone(),
+        request_id: operation.request_id.clone(),
+        request_key: operation.request_key.clone(),
+        receipt: operation.receipt.clone(),
+        work: Work::Chat(String::new()),
+        budget: operation.budget,
+    }
+}
+
 impl SessionNode for LocalNode {
     fn inspect(&self, session: SessionId) -> BoxFuture<'_, Result<Inspection, String>> {
         Box::pin(async move { self.open(&session)?.inspect().await.map_err(|error| error.to_string()) })
     }
 
     fn run(self: Arc<Self>, dispatch: Dispatch) -> Box<dyn Run> {
-        let way = self.take(&dispatch);
-        Box::new(LocalRun::new(self, dispatch, way))
+        let (session, operation) = (dispatch.session.clone(), &dispatch.operation);
+        let (call_id, conversation) = (operation.call_id.clone(), operation.conversation.clone());
+        let room = operation.budget;
+        let way = self.take(dispatch);
+        Box::new(LocalRun::new(self, call_id, conversation, session, room, way))
     }
 
     fn known(&self, call_id: CallId) -> BoxFuture<'_, Result<Known, String>> {
@@ -161,12 +203,23 @@ impl SessionNode for LocalNode {
             let session = board.session.as_ref().and_then(|session| self.sessions.find(session));
             let mut packer = Packer::new(&self.blobs, board.room);
             let (by, conversation) = (&board.by, board.conversation.as_ref());
-            Riding { node: self, by, conversation, session: session.as_deref() }.board(&mut packer).await;
+            let riding = Riding { node: self, by, conversation, session: session.as_deref() };
+            if riding.waits() {
+                self.expect_word(by);
+                riding.board(&mut packer).await;
+            }
             packer.finish(false, None)
         })
     }
 
     fn settle(&self, by: CallId, written: bool) {
+        if !self.boarded().remove(&by) {
+            // The word on a run that was given up: its outcome waits as a late result, unless another answer has it.
+            if written {
+                self.operations().confirm_own(&by);
+            }
+            return;
+        }
         for session in self.sessions.list() {
             if written { session.confirm_inputs(&by) } else { session.release_inputs(&by) }
         }
@@ -185,8 +238,7 @@ impl SessionNode for LocalNode {
 
     fn cancel(&self, cancel: Cancel) -> BoxFuture<'_, bool> {
         let Cancel { call_id, conversation, reason } = cancel;
-        let open = self.operations().cancel_of(&call_id, conversation.as_ref(), &reason);
-        Box::pin(std::future::ready(open))
+        Box::pin(async move { self.operations().cancel_of(&call_id, conversation.as_ref(), &reason).await })
     }
 
     fn ended(&self, receipt: String) -> BoxFuture<'_, Option<Ended>> {
@@ -226,3 +278,6 @@ impl Directory for LocalNode {
         self.this.upgrade().map(|node| node as Arc<dyn SessionNode>).into_iter().collect()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -135,6 +135,8 @@ struct Inner {
     tombstones: BTreeMap<CallId, Millis>,
     /// Whose receipts are being reported just now, so that one outcome has one reporter.
     reporting: HashSet<CallId>,
+    /// Delivered late results whose payload is about to go.
+    leaving: HashSet<CallId>,
     /// Delivered late results whose payload is gone: the broker need not remember them any longer.
     unforgotten: Vec<(Conversation, CallId)>,
 }

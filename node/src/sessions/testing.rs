@@ -10,7 +10,7 @@ use std::{
 
 use tokio_util::sync::CancellationToken;
 
-use super::{HostFactory, Operation, Session, Sessions, Work};
+use super::{HostFactory, Office, Operation, Session, Sessions, Work};
 use crate::{
     broker::{Broker, Settings},
     budget::TextBudget,
@@ -83,6 +83,13 @@ pub(crate) fn chat() -> Conversation {
 }
 
 pub(crate) async fn open(home: tempfile::TempDir) -> World {
+    let world = open_with(home, |broker| Arc::new(broker)).await;
+    world.sessions.reconcile().await.unwrap();
+    world
+}
+
+/// A world whose sessions know the broker as `office` shows it, and have not met it yet.
+pub(crate) async fn open_with(home: tempfile::TempDir, office: impl FnOnce(Broker) -> Arc<dyn Office>) -> World {
     let script = Arc::new(Script::default());
     let settings = Settings { cooldown: Duration::from_secs(20), offline_wait: Duration::from_secs(5) };
     let (store, broker) = loop {
@@ -94,11 +101,8 @@ pub(crate) async fn open(home: tempfile::TempDir) -> World {
     };
     let host = Arc::clone(&script);
     let factory: HostFactory = Arc::new(move |_| Arc::new(ScriptHost(Arc::clone(&host))));
-    let sessions =
-        Sessions::open(home.path(), store.clone(), Arc::new(broker.clone()), factory, CancellationToken::new())
-            .await
-            .unwrap();
-    sessions.reconcile().await.unwrap();
+    let office = office(broker.clone());
+    let sessions = Sessions::open(home.path(), store.clone(), office, factory, CancellationToken::new()).await.unwrap();
     World { home, script, store, broker, sessions }
 }
 

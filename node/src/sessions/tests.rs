@@ -1,14 +1,18 @@
 //! A real store and broker around a scripted host.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{
-    testing::{World, chat, crash, open, until, work, world},
+    testing::{World, chat, crash, open, open_with, until, work, world},
     *,
 };
 use crate::{
-    broker::{ReceiptKind, ReceiptScope, ReceiptStatus, Reserve, Reserved, receipt_key},
+    broker::{
+        Broker, ProposeError, ReceiptKey, ReceiptKind, ReceiptScope, ReceiptStatus, Reserve, Reserved, Settlement,
+        receipt_key,
+    },
     content::Block,
+    host::BoxFuture,
     ids::{CallId, Millis},
     sessions::{
         entry::Body,
@@ -187,6 +191,105 @@ async fn f9_an_outcome_that_the_broker_did_not_hear_of_is_reported_after_a_resta
     run.done().await;
     assert_eq!(world.broker.receipt(&claim.key).unwrap().status, ReceiptStatus::Completed);
     run.delivered();
+}
+
+/// A broker behind a line that may be cut.
+struct Line {
+    broker: Broker,
+    up: AtomicBool,
+}
+
+impl Line {
+    fn check(&self) -> Result<(), ProposeError> {
+        let cut = || ProposeError::NotWritten("the line is cut".into());
+        self.up.load(Ordering::SeqCst).then_some(()).ok_or_else(cut)
+    }
+}
+
+impl Office for Line {
+    fn settle(&self, key: ReceiptKey, attempt: u32, settlement: Settlement) -> BoxFuture<'_, Result<(), ProposeError>> {
+        Box::pin(async move {
+            self.check()?;
+            self.broker.settle(key, attempt, settlement).await
+        })
+    }
+
+    fn undelivered(
+        &self,
+        conversation: Conversation,
+        ids: Vec<String>,
+    ) -> BoxFuture<'_, Result<Vec<String>, ProposeError>> {
+        Box::pin(async move {
+            self.check()?;
+            Ok(self.broker.undelivered(&conversation, &ids))
+        })
+    }
+
+    fn delivered(&self, conversation: Conversation, ids: Vec<String>) -> BoxFuture<'_, Result<(), ProposeError>> {
+        Box::pin(async move {
+            self.check()?;
+            self.broker.delivered(&conversation, ids).await
+        })
+    }
+
+    fn forget_delivered(&self, ids: Vec<String>) -> BoxFuture<'_, Result<(), ProposeError>> {
+        Box::pin(async move {
+            self.check()?;
+            self.broker.forget_delivered(ids).await
+        })
+    }
+
+    fn running(&self, sessions: Vec<SessionId>) -> BoxFuture<'_, Result<Vec<RunningReceipt>, ProposeError>> {
+        Box::pin(async move {
+            self.check()?;
+            Office::running(&self.broker, sessions).await
+        })
+    }
+
+    fn announce(&self, sessions: Vec<SessionInfo>) {
+        Office::announce(&self.broker, sessions);
+    }
+}
+
+#[tokio::test]
+async fn f9_a_broker_that_was_away_hears_everything_when_it_is_met_again() {
+    let mut line = None;
+    let world = open_with(tempfile::tempdir().unwrap(), |broker| {
+        let cut = Arc::new(Line { broker, up: AtomicBool::new(false) });
+        line = Some(Arc::clone(&cut));
+        cut
+    })
+    .await;
+    let line = line.unwrap();
+    let session = world.sessions.create(world.home.path(), None).await.unwrap();
+    let status = |claim: &ReceiptClaim| world.broker.receipt(&claim.key).map(|receipt| receipt.status);
+    let (ran, lost) = (reserve(&world, &session, "ran", "1").await, reserve(&world, &session, "lost", "2").await);
+    let running = reserve(&world, &session, "running", "3").await;
+    drop(session.submit(Operation { receipt: Some(ran.clone()), ..work("note", "1") }).unwrap());
+    let operations = world.sessions.operations();
+    until("its outcome is late", || operations.has_late(&chat())).await;
+    let held = session.submit(Operation { receipt: Some(running.clone()), ..work("hang", "3") }).unwrap();
+    assert!(operations.claim_late(&CallId::from("r"), &chat()).await.unwrap().is_empty(), "is it delivered? ask later");
+    assert!(operations.has_late(&chat()));
+    assert!(matches!(world.sessions.reconcile().await, Err(ReconcileError::Office(_))));
+    assert_eq!(status(&ran), Some(ReceiptStatus::Running));
+    line.up.store(true, Ordering::SeqCst);
+    let (one, two) = tokio::join!(world.sessions.reconcile(), world.sessions.reconcile());
+    assert_eq!((one, two), (Ok(()), Ok(())));
+    until("the outcome is reported", || status(&ran) == Some(ReceiptStatus::Completed)).await;
+    assert_eq!((status(&lost), status(&running)), (Some(ReceiptStatus::NeverRun), Some(ReceiptStatus::Running)));
+    let late = operations.claim_late(&CallId::from("r"), &chat()).await.unwrap();
+    assert_eq!((late.len(), late[0].redelivered), (1, false));
+    line.up.store(false, Ordering::SeqCst);
+    operations.confirm_late(&CallId::from("r"));
+    assert_eq!(operations.ask(&CallId::from("1"), None).await.unwrap(), Standing::Delivered);
+    line.up.store(true, Ordering::SeqCst);
+    let delivered = || {
+        let row: Option<JournalRow> = world.store.read(&Key::journal(&CallId::from("1"))).unwrap();
+        row.is_some_and(|row| row.delivered)
+    };
+    until("the broker heard of the delivery", delivered).await;
+    held.cancel("over");
 }
 
 #[tokio::test]

@@ -21,9 +21,10 @@ use crate::{
         Settlement, receipt_key, signature,
     },
     budget::TextBudget,
+    clock,
     content::JsonObject,
     fleet::{Dispatch, Known, Placed, Ran, Run, parcel::RIDERS},
-    ids::{CallId, SessionId},
+    ids::{CallId, Conversation, SessionId},
     sessions::{Operation, ReceiptClaim, Work, entry::Event, request_identity},
 };
 
@@ -199,9 +200,9 @@ async fn dispatch(
         }
         () = tokio::time::sleep_until(target.deadline) => None,
     };
-    let mut riding = Riding::new(toolbox, target.call_id.clone(), conversation);
     match ran {
         Some(Ran::Finished(parcel)) => {
+            let mut riding = Riding::new(toolbox, target.call_id.clone(), conversation);
             riding.carry(run);
             let (mut composer, mut header) = (Composer::new(), header);
             if let Some(error) = &parcel.error {
@@ -220,7 +221,7 @@ async fn dispatch(
         Some(Ran::Duplicate { twin, running }) => replay::duplicate(&target, &twin, running),
         Some(Ran::Gone) => replay::gone(&target),
         Some(Ran::Unknown(reason)) => unknown(header, &target, &reason),
-        None => running(toolbox, &target, header, run, riding).await,
+        None => running(toolbox, &target, header, run, conversation).await,
     }
 }
 
@@ -252,10 +253,12 @@ async fn running(
     target: &Target,
     mut header: JsonObject,
     run: Box<dyn Run>,
-    mut riding: Riding<'_>,
+    conversation: Option<Conversation>,
 ) -> Answer {
     let status = if run.is_running() { "running" } else { "queued" };
     drop(run);
+    // An identity of its own: that of the call still claims what its outcome would have carried.
+    let mut riding = Riding::new(toolbox, clock::call_id(), conversation);
     let mut composer = Composer::new();
     header.insert("operation".into(), operation(&target.call_id, status, toolbox.call_budget));
     composer.json(&Value::Object(header));

@@ -9,7 +9,7 @@ use super::LocalNode;
 use crate::{
     budget::TextBudget,
     fleet::{
-        Dispatch, Parcel, Ran, Run,
+        Parcel, Ran, Run,
         parcel::Packer,
         riding::{Riding, pack_late},
     },
@@ -52,10 +52,15 @@ pub(super) struct LocalRun {
 }
 
 impl LocalRun {
-    pub(super) fn new(node: Arc<LocalNode>, dispatch: Dispatch, way: Way) -> Self {
-        let session = node.sessions.find(&dispatch.session);
-        let Dispatch { session: id, operation, .. } = dispatch;
-        let (call_id, conversation, room) = (operation.call_id, operation.conversation, operation.budget);
+    pub(super) fn new(
+        node: Arc<LocalNode>,
+        call_id: CallId,
+        conversation: Option<Conversation>,
+        id: SessionId,
+        room: TextBudget,
+        way: Way,
+    ) -> Self {
+        let session = node.sessions.find(&id);
         Self { node, call_id, conversation, id, session, room, way, told: None, boarding: false }
     }
 

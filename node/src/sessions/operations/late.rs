@@ -217,6 +217,7 @@ impl Operations {
             let mut inner = self.inner();
             for (call_id, waiting) in inner.late.confirm(by) {
                 inner.whole.remove(&call_id);
+                inner.leaving.insert(call_id);
                 if let Some(conversation) = waiting.row.conversation.clone() {
                     rows.entry(conversation).or_default().push(waiting);
                 }
@@ -225,6 +226,16 @@ impl Operations {
         for (conversation, rows) in rows {
             let this = Arc::clone(self);
             self.tasks.spawn_on(async move { this.tell_delivered(conversation, rows).await }, &self.runtime);
+        }
+    }
+
+    /// The response of `call_id` itself was written, though it was given up before that was known: its outcome waits no
+    /// longer as a late result, unless another response carries it.
+    pub fn confirm_own(self: &Arc<Self>, call_id: &CallId) {
+        let mine = self.inner().late.claim(call_id, 1, |key, _| key == call_id);
+        if !mine.is_empty() {
+            self.confirm_late(call_id);
+            self.changed();
         }
     }
 
@@ -239,9 +250,12 @@ impl Operations {
                 return;
             }
         }
-        if self.drop_payloads(rows).await.is_ok()
-            && let Err(error) = self.office.forget_delivered(ids.clone()).await
-        {
+        if let Err(error) = self.drop_payloads(rows).await {
+            tracing::warn!(%error, "delivered late results stay in the journal until a restart");
+            return;
+        }
+        self.inner().leaving.retain(|call_id| !ids.contains(&call_id.0));
+        if let Err(error) = self.office.forget_delivered(ids.clone()).await {
             tracing::debug!(%error, "delivered ids stay with the broker for now");
             self.forget_later(ids.into_iter().map(|id| (conversation.clone(), CallId(id))));
         }

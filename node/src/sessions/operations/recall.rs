@@ -56,9 +56,12 @@ impl Operations {
     /// The store's; nothing is claimed then.
     pub async fn take_back(&self, call_id: &CallId) -> Result<Recalled, StoreError> {
         self.store.flush().await?;
-        let (claimed, waits) = {
+        let (claimed, elsewhere) = {
             let mut inner = self.inner();
-            (inner.late.claim(call_id, 1, |key, _| key == call_id).pop(), inner.late.contains(call_id))
+            (
+                inner.late.claim(call_id, 1, |key, _| key == call_id).pop(),
+                inner.late.contains(call_id) || inner.leaving.contains(call_id),
+            )
         };
         if let Some(claimed) = claimed {
             let late = match self.open_ones(vec![claimed]).await {
@@ -76,7 +79,7 @@ impl Operations {
             return Ok(Recalled::Outcome { outcome: late.outcome.unwrap_or(lost), redelivered: late.redelivered });
         }
         // No late result: it was delivered, another response is just carrying it, or its caller was no conversation.
-        let row = if waits { None } else { self.row(call_id)? };
+        let row = if elsewhere { None } else { self.row(call_id)? };
         let Some(row) = row.filter(|row| !row.delivered) else { return Ok(Recalled::Gone) };
         let outcome = self.store.read::<Outcome>(&Key::outcome(call_id))?;
         let redelivered = row.offered > 0 || !row.detached;

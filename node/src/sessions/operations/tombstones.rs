@@ -62,7 +62,6 @@ impl Inner {
     fn cancel(&mut self, call_id: &CallId, reason: &str) -> Option<bool> {
         let run = self.runs.get_mut(call_id)?;
         run.reason.get_or_insert_with(|| reason.to_owned());
-        run.detached = true;
         run.cancel.cancel();
         Some(matches!(*run.progress.borrow(), Progress::Queued))
     }
@@ -94,30 +93,33 @@ impl Operations {
         Ok(())
     }
 
-    /// Asks for the end of an operation. Queued: it never runs. Running: its host stops within a second and what
-    /// finished becomes a late result. Idempotent; the first reason stays. One that is not known here changes nothing.
+    /// Asks for the end of an operation. Queued: it never runs. Running: its host stops within a second, and what finished
+    /// is its outcome; a late result when nobody waits for it. Idempotent; the first reason stays. One that is not known
+    /// here changes nothing.
     pub fn cancel(&self, call_id: &CallId, reason: &str) {
         self.inner().cancel(call_id, reason);
     }
 
-    /// The same for a caller who knows the id: only an operation of its own conversation that has not ended. Returns
-    /// whether there was one.
-    #[must_use]
-    pub fn cancel_of(&self, call_id: &CallId, conversation: Option<&Conversation>, reason: &str) -> bool {
-        let mut inner = self.inner();
-        let open = inner.runs.get(call_id).is_some_and(|run| {
+    /// The same by one who knows the id: only an operation of its own conversation that has not ended. One that is not
+    /// known here never runs from now on: the order may have overtaken its dispatch (F4). In force, durably, once this
+    /// returns. Returns whether there was one.
+    pub async fn cancel_of(&self, call_id: &CallId, conversation: Option<&Conversation>, reason: &str) -> bool {
+        let open = self.inner().runs.get(call_id).map(|run| {
             run.row.conversation.as_ref() == conversation
                 && matches!(*run.progress.borrow(), Progress::Queued | Progress::Running)
         });
-        if open && inner.cancel(call_id, reason) == Some(true) {
-            let changes = inner.bury(call_id, clock::now());
-            self.store.lazy(changes);
+        let revoked = match open {
+            Some(false) => Ok(()),
+            Some(true) | None => self.revoke(call_id, reason).await,
+        };
+        if let Err(error) = revoked {
+            tracing::warn!(%error, call = %call_id, "an operation is called off until the node stops only");
         }
-        open
+        open == Some(true)
     }
 
-    /// The broker's own order to end an operation that it dispatched. In force, durably, once this returns: a queued one
-    /// never runs, and neither does one whose dispatch this order overtook (F4). Idempotent.
+    /// The order of whoever dispatched an operation to end it, whatever its conversation. A queued one never runs, and
+    /// neither does one that is not known here yet. In force, durably, once this returns. Idempotent.
     ///
     /// # Errors
     /// The store's; the order holds until the node stops.
@@ -127,8 +129,8 @@ impl Operations {
             match inner.cancel(call_id, reason) {
                 Some(true) => inner.bury(call_id, clock::now()),
                 Some(false) => return Ok(()),
-                None if inner.late.contains(call_id) => return Ok(()),
-                None if self.store.read::<JournalRow>(&Key::journal(call_id))?.is_some() => return Ok(()),
+                None if inner.late.contains(call_id) || inner.is_buried(call_id, clock::now()) => return Ok(()),
+                None if self.row(call_id)?.is_some() => return Ok(()),
                 None => inner.bury(call_id, clock::now()),
             }
         };
@@ -150,9 +152,9 @@ impl Operations {
                 None | Some(Standing::NeverRun) => {}
                 Some(standing) => return Ok(standing),
             }
-            if let Some(row) = self.store.read::<JournalRow>(&Key::journal(call_id))? {
+            if let Some(row) = self.row(call_id)? {
                 return Ok(match row.state {
-                    _ if row.delivered => Standing::Delivered,
+                    _ if row.delivered || inner.leaving.contains(call_id) => Standing::Delivered,
                     RowState::Interrupted(_) => Standing::Interrupted,
                     RowState::Running => Standing::Running,
                     RowState::Finished(_) => Standing::Finished,
@@ -182,5 +184,26 @@ impl Inner {
             Progress::Finished(_) => Standing::Finished,
             Progress::NeverRan(_) => Standing::NeverRun,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn f4_a_tombstone_holds_for_an_hour_and_the_oldest_make_room() {
+        let mut inner = Inner::default();
+        let (early, late) = (CallId::from("0"), CallId::from("1"));
+        assert_eq!(inner.bury(&early, Millis(0)), [Change::set(Key::tombstone(&early), &Millis(0))]);
+        assert!(inner.is_buried(&early, Millis(TOMBSTONE_KEPT_MS - 1)));
+        assert!(!inner.is_buried(&early, Millis(TOMBSTONE_KEPT_MS)) && !inner.is_buried(&late, Millis(0)));
+        let changes = inner.bury(&late, Millis(TOMBSTONE_KEPT_MS));
+        assert!(changes.contains(&Change::remove(Key::tombstone(&early))), "{changes:?}");
+        for n in 0..TOMBSTONES_MAX {
+            inner.bury(&CallId(format!("2-{n:05}")), Millis(TOMBSTONE_KEPT_MS));
+        }
+        assert!(inner.tombstones.len() == TOMBSTONES_MAX && !inner.is_buried(&late, Millis(TOMBSTONE_KEPT_MS)));
+        assert_eq!(Key::tombstone(&late).call_id(), Some(late));
     }
 }
