@@ -78,6 +78,8 @@ fn note(operation: Option<&str>) -> Value {
     arguments
 }
 
+mod nodes;
+
 const LONG: Duration = Duration::from_secs(60);
 
 #[tokio::test]
