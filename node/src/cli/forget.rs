@@ -56,7 +56,7 @@ fn told(row: &ForgetRow) -> String {
     if row.sessions.is_empty() {
         out.push_str("none of its sessions were connected\n");
     }
-    out.push_str("operations that ran there are uncertain now: see `chappie receipts`\n");
+    out.push_str("what was running there is uncertain now: see `chappie receipts`\n");
     out
 }
 
