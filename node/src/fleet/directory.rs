@@ -66,6 +66,12 @@ impl Fleet {
         self.gathered.store(true, Ordering::Relaxed);
     }
 
+    /// Whether that time is over.
+    #[must_use]
+    pub fn has_gathered(&self) -> bool {
+        self.gathered.load(Ordering::Relaxed)
+    }
+
     /// The sessions that `node` announced last, online or not.
     #[must_use]
     pub fn kept(&self, node: &NodeId) -> Vec<SessionId> {

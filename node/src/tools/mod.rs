@@ -8,6 +8,7 @@ mod chat;
 mod compose;
 mod direct;
 mod edit;
+pub mod forward;
 mod history;
 mod init;
 mod initialization;

@@ -125,6 +125,13 @@ pub enum DoorAsk {
         /// Why.
         reason: String,
     },
+    /// Whether an answer was written whose stream is gone.
+    Written {
+        /// Whose answer.
+        call_id: CallId,
+        /// Whether it was.
+        written: bool,
+    },
 }
 
 /// The answer. Append-only.

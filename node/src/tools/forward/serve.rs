@@ -1,0 +1,334 @@
+//! [`Doors`]: the broker's side. Runs calls that doors of other devices send, on this device's tools.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use chappie_mesh::{NodeId, Stream, StreamError};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::timeout,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    gather::gather,
+    protocol::{self, Call, News, Order},
+};
+use crate::{
+    broker::Broker,
+    content::JsonObject,
+    fleet::{
+        Cancel, Directory,
+        directory::Fleet,
+        line::Line,
+        protocol::{
+            Blob, CALL_MAX, CONTROL_MAX, Extensions,
+            ask::{DoorAsk, Picture, Reply},
+        },
+        seat::{Holder, Seat},
+        serve::Doorway,
+    },
+    host::BoxFuture,
+    ids::{CallId, SessionId},
+    tools::surface::{Answer, Assign, Assigned, Caller, Request, ResourceError, Sent, Surface, Ticket, UnknownTool},
+};
+
+/// How long the first message may take: 64 MiB at 512 KiB/s.
+const FIRST_MAX: Duration = Duration::from_secs(128);
+/// How long the word about an answer is waited for after its stream was lost: a reconnection takes a few seconds.
+const TICKET_KEPT: Duration = Duration::from_secs(20);
+/// Tickets that wait for such a word; beyond them an answer counts as not written at once.
+const TICKETS_MAX: usize = 1_024;
+
+/// Serves doors of other devices. Cheap to clone.
+#[derive(Clone)]
+pub struct Doors(Arc<Inner>);
+
+struct Inner {
+    toolbox: Arc<dyn Surface>,
+    fleet: Arc<Fleet>,
+    broker: Broker,
+    seat: Seat,
+    line: Line,
+    open: Mutex<Open>,
+}
+
+#[derive(Default)]
+struct Open {
+    next: u64,
+    calls: BTreeMap<CallId, InHand>,
+    tickets: BTreeMap<CallId, (u64, Ticket)>,
+}
+
+/// A call that is being run.
+struct InHand {
+    number: u64,
+    cancelled: CancellationToken,
+    /// The same call came on another stream: this one is left, and the work goes on.
+    superseded: CancellationToken,
+}
+
+impl Doors {
+    /// Runs calls on `toolbox`, this device's own tools, while it has the seat.
+    #[must_use]
+    pub fn new(toolbox: Arc<dyn Surface>, fleet: Arc<Fleet>, broker: Broker, seat: Seat, line: Line) -> Self {
+        Self(Arc::new(Inner { toolbox, fleet, broker, seat, line, open: Mutex::default() }))
+    }
+}
+
+impl Doorway for Doors {
+    fn call(&self, peer: NodeId, stream: Stream) -> BoxFuture<'static, ()> {
+        let inner = Arc::clone(&self.0);
+        Box::pin(async move { inner.serve(peer, stream).await })
+    }
+
+    fn ask(&self, _peer: NodeId, ask: DoorAsk) -> BoxFuture<'static, Reply> {
+        let inner = Arc::clone(&self.0);
+        Box::pin(async move { inner.answer(ask).await })
+    }
+}
+
+impl Inner {
+    fn open(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn serve(self: &Arc<Self>, peer: NodeId, mut stream: Stream) {
+        let call = match timeout(FIRST_MAX, stream.recv.message::<Order>(CALL_MAX)).await {
+            Ok(Ok(Some(Order::Call(call)))) => *call,
+            Ok(Err(error @ (StreamError::Malformed(_) | StreamError::TooLong { .. }))) => {
+                tracing::warn!(device = self.line.label(&peer), %error, "a call that cannot be read was refused");
+                return;
+            }
+            Ok(_) | Err(_) => return,
+        };
+        if let Holder::There(broker) = self.seat.holder() {
+            let label = |node| self.line.label(node);
+            let word = format!("device {} is not the broker; it is {}", label(&self.seat.own()), label(&broker));
+            drop(stream.send.message(&News::Refused(word)).await);
+            return;
+        }
+        let arguments = match call.arguments.parse::<JsonObject>() {
+            Ok(arguments) => arguments,
+            Err(error) => {
+                tracing::warn!(device = self.line.label(&peer), %error, "a call that cannot be read was refused");
+                return;
+            }
+        };
+        self.run(call, arguments, stream).await;
+    }
+
+    /// Runs one call for as long as its stream is there. When it is lost the call is dropped, which leaves its work
+    /// running: the door sends the same call again, and it attaches.
+    async fn run(self: &Arc<Self>, call: Call, arguments: JsonObject, mut stream: Stream) {
+        let call_id = call.call_id.clone();
+        let (assigns, mut assigned) = mpsc::channel(1);
+        let in_hand = HandGuard::take(self, &call_id);
+        let request = request(call, arguments, in_hand.cancelled.clone(), assigns);
+        let calling = async {
+            gather(&self.fleet, &self.broker, &request).await;
+            Arc::clone(&self.toolbox).call(request).await
+        };
+        let mut calling = std::pin::pin!(calling);
+        let mut acked: Option<oneshot::Sender<bool>> = None;
+        let answer = loop {
+            tokio::select! {
+                biased;
+                order = stream.recv.message::<Order>(CONTROL_MAX) => match order {
+                    Ok(Some(Order::Ack)) => if let Some(acked) = acked.take() { let _ = acked.send(true); },
+                    Ok(Some(Order::Cancel)) => in_hand.cancelled.cancel(),
+                    Ok(Some(Order::Call(_) | Order::Written(_))) => {}
+                    Ok(None) | Err(_) => return,
+                },
+                () = in_hand.superseded.cancelled() => return,
+                Some(Told { news, wait, done }) = assigned.recv() => {
+                    if stream.send.message(&news).await.is_err() {
+                        return;
+                    }
+                    if wait { acked = Some(done) } else { let _ = done.send(true); }
+                }
+                answer = &mut calling => break answer,
+            }
+        };
+        self.hand_back(&in_hand, answer, stream).await;
+    }
+
+    /// Sends the answer, and settles its ticket when the door says whether the client has it.
+    async fn hand_back(
+        self: &Arc<Self>,
+        in_hand: &HandGuard<'_>,
+        answer: Result<Answer, UnknownTool>,
+        mut stream: Stream,
+    ) {
+        let Ok(Answer { content, structured, is_error, ticket }) = answer else {
+            drop(stream.send.message(&News::UnknownTool).await);
+            return;
+        };
+        let answer = match Blob::json(&structured) {
+            Ok(structured) => protocol::Answer { content, structured, is_error, ext: Extensions::new() },
+            Err(error) => return tracing::error!(%error, "an answer has no JSON form"),
+        };
+        let saying = async {
+            stream.send.message(&News::Answer(answer)).await.ok()?;
+            loop {
+                match stream.recv.message::<Order>(CONTROL_MAX).await.ok()? {
+                    Some(Order::Written(written)) => return Some(written),
+                    Some(Order::Call(_) | Order::Ack | Order::Cancel) => {}
+                    None => return None,
+                }
+            }
+        };
+        let said = tokio::select! {
+            biased;
+            said = saying => said,
+            // The door sends the call again, so its client has no answer yet. Dropping the ticket says so.
+            () = in_hand.superseded.cancelled() => return,
+        };
+        match said {
+            Some(written) => {
+                settle(ticket, written);
+                drop(stream.send.message(&News::Settled).await);
+            }
+            None => self.keep(in_hand.call_id.clone(), ticket),
+        }
+    }
+
+    /// Keeps the ticket of an answer whose stream was lost: the door's word may come on another one.
+    fn keep(self: &Arc<Self>, call_id: CallId, ticket: Ticket) {
+        let mut open = self.open();
+        if open.tickets.len() >= TICKETS_MAX {
+            drop(open);
+            return drop(ticket);
+        }
+        open.next += 1;
+        let number = open.next;
+        let replaced = open.tickets.insert(call_id.clone(), (number, ticket));
+        drop(open);
+        drop(replaced);
+        let inner = Arc::clone(self);
+        self.line.runtime().spawn(async move {
+            tokio::time::sleep(TICKET_KEPT).await;
+            let mut open = inner.open();
+            let same = open.tickets.get(&call_id).is_some_and(|(kept, _)| *kept == number);
+            let lapsed = if same { open.tickets.remove(&call_id) } else { None };
+            drop(open);
+            drop(lapsed);
+        });
+    }
+
+    async fn answer(&self, ask: DoorAsk) -> Reply {
+        match ask {
+            DoorAsk::Resource { uri, conversation, request_id } => {
+                let caller = Caller { conversation, request_id, ..Caller::default() };
+                match Arc::clone(&self.toolbox).read_resource(uri, caller).await {
+                    Ok(read) => Reply::Resource(Picture { mime: read.mime, bytes: Blob(read.bytes) }),
+                    Err(ResourceError::NotFound(cause)) => Reply::NotFound(cause),
+                    Err(ResourceError::Unreadable(cause)) => Reply::Unreadable(cause),
+                }
+            }
+            DoorAsk::Disconnected(conversation) => {
+                self.toolbox.disconnected(&conversation);
+                Reply::Done
+            }
+            DoorAsk::Cancel { call_id, conversation, reason } => {
+                if let Some(call) = self.open().calls.get(&call_id) {
+                    call.cancelled.cancel();
+                }
+                // Wherever it went, now or in a moment: a node that has not seen it yet refuses it then (F4). A node that
+                // cannot be reached is told later, by itself.
+                let cancel = Cancel { call_id, conversation, reason };
+                for node in self.fleet.nodes() {
+                    let cancel = cancel.clone();
+                    self.line.runtime().spawn(async move { node.cancel(cancel).await });
+                }
+                Reply::Done
+            }
+            DoorAsk::Written { call_id, written } => {
+                let ticket = self.open().tickets.remove(&call_id);
+                if let Some((_, ticket)) = ticket {
+                    settle(ticket, written);
+                }
+                Reply::Done
+            }
+        }
+    }
+}
+
+fn settle(ticket: Ticket, written: bool) {
+    if written { ticket.written() } else { drop(ticket) }
+}
+
+fn request(call: Call, arguments: JsonObject, cancelled: CancellationToken, assigns: mpsc::Sender<Told>) -> Request {
+    let caller = call.caller();
+    let assign = Arc::new(Back { pin: call.pin.clone(), proposal: call.proposal, assigns });
+    let budget = Duration::from_millis(call.budget_ms);
+    let sent = Sent { call_id: call.call_id, pin: call.pin, budget, assign };
+    Request { tool: call.tool, arguments, caller, cancelled, sent: Some(sent) }
+}
+
+/// Something that the door is told, and where its word on it goes.
+struct Told {
+    news: News,
+    wait: bool,
+    done: oneshot::Sender<bool>,
+}
+
+/// The way back to the door of one call.
+struct Back {
+    pin: Option<SessionId>,
+    proposal: Option<SessionId>,
+    assigns: mpsc::Sender<Told>,
+}
+
+impl Assign for Back {
+    fn assigned(&self, assigned: Assigned) -> BoxFuture<'_, bool> {
+        Box::pin(async move {
+            let Assigned { session, device, explicit } = assigned;
+            let agreed = [&self.pin, &self.proposal].into_iter().flatten().any(|known| *known == session);
+            let (done, told) = oneshot::channel();
+            let wait = !explicit && !agreed;
+            let told_so = self.assigns.send(Told { news: News::Assigned { session, device, wait }, wait, done }).await;
+            told_so.is_ok() && told.await.unwrap_or(false)
+        })
+    }
+}
+
+/// A call's place among those that are run; leaves with the call.
+struct HandGuard<'a> {
+    inner: &'a Inner,
+    call_id: CallId,
+    number: u64,
+    cancelled: CancellationToken,
+    superseded: CancellationToken,
+}
+
+impl<'a> HandGuard<'a> {
+    fn take(inner: &'a Inner, call_id: &CallId) -> Self {
+        let (cancelled, superseded) = (CancellationToken::new(), CancellationToken::new());
+        let mut open = inner.open();
+        open.next += 1;
+        let number = open.next;
+        let in_hand = InHand { number, cancelled: cancelled.clone(), superseded: superseded.clone() };
+        let earlier = open.calls.insert(call_id.clone(), in_hand);
+        // What its answer carried was not written by an earlier sending, or it would not be sent again.
+        let ticket = open.tickets.remove(call_id);
+        drop(open);
+        drop(ticket);
+        if let Some(earlier) = earlier {
+            earlier.superseded.cancel();
+        }
+        Self { inner, call_id: call_id.clone(), number, cancelled, superseded }
+    }
+}
+
+impl Drop for HandGuard<'_> {
+    fn drop(&mut self) {
+        let mut open = self.inner.open();
+        if open.calls.get(&self.call_id).is_some_and(|call| call.number == self.number) {
+            open.calls.remove(&self.call_id);
+        }
+    }
+}
