@@ -7,6 +7,7 @@ pub mod directory;
 pub mod feed;
 pub mod line;
 pub mod local;
+pub mod meshed;
 pub mod office;
 mod pages;
 pub mod parcel;
@@ -16,6 +17,8 @@ mod riding;
 pub mod roll;
 pub mod seat;
 pub mod serve;
+#[cfg(test)]
+pub(crate) mod testing;
 
 use std::{sync::Arc, time::Duration};
 

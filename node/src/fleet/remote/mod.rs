@@ -2,6 +2,8 @@
 //! in the background until it arrives.
 
 mod run;
+#[cfg(test)]
+mod tests;
 
 use std::{sync::Arc, time::Duration};
 

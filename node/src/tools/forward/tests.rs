@@ -1,1 +1,1 @@
-
+//! Calls over the wire.

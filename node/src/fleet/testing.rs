@@ -1,0 +1,391 @@
+//! Doubles for tests: a session node that does what it is told, and wires between devices that can be cut.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use chappie_mesh::{Member, NodeId, Roster, Stream, StreamKind};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf, duplex, split},
+    sync::watch,
+    time::sleep,
+};
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+
+use super::{
+    Board, Cancel, Dispatch, HistoryAsk, Known, Parcel, Picture, Ran, Run, SessionNode, Tenure,
+    line::{Line, Opener},
+    serve::Incoming,
+};
+use crate::{
+    budget::TextBudget,
+    content::{Part, ToolCall},
+    host::{BoxFuture, HostKind, Inspection},
+    ids::{CallId, Conversation, Millis, SessionId},
+    sessions::{Ended, Operation, SessionInfo, Work, entry::Event},
+};
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(crate) fn node(byte: u8) -> NodeId {
+    NodeId::from([byte; 32])
+}
+
+/// A mesh of devices 1, 2, 3, called one, two and three, with device 1 as broker.
+pub(crate) fn roster() -> Roster {
+    let mut roster = Roster::alone([7; 16].into(), node(1), "one".into());
+    for (byte, name) in [(2, "two"), (3, "three")] {
+        roster.members.insert(node(byte), Member { name: name.into() });
+    }
+    roster
+}
+
+pub(crate) fn text(words: &str) -> Parcel {
+    Parcel { content: vec![Part::Text(words.into())], failed: false, error: None }
+}
+
+pub(crate) fn info(id: &str, created: u64) -> SessionInfo {
+    SessionInfo {
+        id: id.into(),
+        name: None,
+        host: HostKind::Native,
+        agent_dir: "/home".into(),
+        cwd: "/tmp".into(),
+        created: Millis(created),
+        executing: false,
+    }
+}
+
+/// A dispatch of one tool call.
+pub(crate) fn dispatch(call_id: &str, tool: &str) -> Dispatch {
+    let arguments = serde_json::json!({"b": 1, "a": [null, 2.5, "ü"]}).as_object().unwrap().clone();
+    let call = ToolCall { id: "m".into(), name: tool.into(), arguments };
+    Dispatch {
+        session: "s".into(),
+        operation: Operation {
+            call_id: call_id.into(),
+            conversation: Some(Conversation::Chat("v1/c".into())),
+            request_id: None,
+            request_key: None,
+            receipt: None,
+            work: Work::Call(vec![call]),
+            budget: TextBudget { bytes: 100, tokens: 10 },
+        },
+        wait: Duration::from_secs(45),
+        tenure: Tenure { epoch: 1, term: 1 },
+        resent: false,
+    }
+}
+
+#[derive(Default)]
+struct Told {
+    log: Vec<String>,
+    outcomes: BTreeMap<CallId, watch::Sender<Option<Ran>>>,
+    sealed: BTreeSet<CallId>,
+}
+
+/// A session node that does what it is told, and writes down what it is asked.
+pub(crate) struct Scripted {
+    told: Mutex<Told>,
+    version: watch::Sender<u64>,
+}
+
+impl Scripted {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self { told: Mutex::default(), version: watch::Sender::new(0) })
+    }
+
+    fn note(&self, line: String) {
+        lock(&self.told).log.push(line);
+        self.version.send_modify(|version| *version += 1);
+    }
+
+    pub(crate) fn log(&self) -> Vec<String> {
+        lock(&self.told).log.clone()
+    }
+
+    /// Resolves once `line` is in the log.
+    pub(crate) async fn saw(&self, line: &str) {
+        let mut version = self.version.subscribe();
+        version.wait_for(|_| self.log().iter().any(|noted| noted == line)).await.unwrap();
+    }
+
+    /// Gives an operation its outcome.
+    pub(crate) fn end(&self, call_id: &str, ran: Ran) {
+        lock(&self.told).outcomes[&CallId::from(call_id)].send_replace(Some(ran));
+    }
+}
+
+struct ScriptedRun {
+    node: Arc<Scripted>,
+    call_id: CallId,
+    outcome: watch::Receiver<Option<Ran>>,
+    open: bool,
+}
+
+impl Run for ScriptedRun {
+    fn done(&mut self) -> BoxFuture<'_, Ran> {
+        Box::pin(async move { self.outcome.wait_for(Option::is_some).await.unwrap().clone().unwrap() })
+    }
+
+    fn is_running(&self) -> bool {
+        true
+    }
+
+    fn cancel(&mut self, reason: String) -> BoxFuture<'_, ()> {
+        self.node.note(format!("cancel {} on its stream: {reason}", self.call_id));
+        Box::pin(std::future::ready(()))
+    }
+
+    fn settle(mut self: Box<Self>, written: bool) {
+        self.open = false;
+        self.node.note(format!("run {} settled {written}", self.call_id));
+    }
+}
+
+impl Drop for ScriptedRun {
+    fn drop(&mut self) {
+        if self.open {
+            self.node.note(format!("run {} dropped", self.call_id));
+        }
+    }
+}
+
+impl SessionNode for Scripted {
+    fn inspect(&self, session: SessionId) -> BoxFuture<'_, Result<Inspection, String>> {
+        let known = session.as_str() == "s";
+        let inspection = Inspection { global_agents: Some("/AGENTS.md".into()), ..Inspection::default() };
+        Box::pin(std::future::ready(if known { Ok(inspection) } else { Err(format!("no session {session}")) }))
+    }
+
+    fn run(self: Arc<Self>, dispatch: Dispatch) -> Box<dyn Run> {
+        let call_id = dispatch.operation.call_id.clone();
+        let mut told = lock(&self.told);
+        let outcome = if told.sealed.contains(&call_id) {
+            watch::channel(Some(Ran::NeverRan("sealed".into()))).1
+        } else if let Some(outcome) = told.outcomes.get(&call_id) {
+            outcome.subscribe()
+        } else {
+            let (outcome, watched) = watch::channel(None);
+            told.outcomes.insert(call_id.clone(), outcome);
+            told.log.push(format!("executed {call_id}"));
+            watched
+        };
+        drop(told);
+        self.note(format!("run {call_id} begun, resent {}", dispatch.resent));
+        Box::new(ScriptedRun { node: self, call_id, outcome, open: true })
+    }
+
+    fn known(&self, call_id: CallId) -> BoxFuture<'_, Result<Known, String>> {
+        let mut told = lock(&self.told);
+        let known = if told.outcomes.contains_key(&call_id) {
+            Known::Held
+        } else {
+            told.sealed.insert(call_id);
+            Known::Never("it was not there, and is sealed".into())
+        };
+        Box::pin(std::future::ready(Ok(known)))
+    }
+
+    fn board(&self, board: Board) -> BoxFuture<'_, Parcel> {
+        Box::pin(std::future::ready(text(&format!("{board:?}"))))
+    }
+
+    fn settle(&self, by: CallId, written: bool) {
+        self.note(format!("board {by} settled {written}"));
+    }
+
+    fn history(&self, ask: HistoryAsk) -> BoxFuture<'_, Result<Parcel, String>> {
+        Box::pin(async move {
+            self.note(format!("history {}", ask.session));
+            if ask.session.as_str() == "none" {
+                return Err("no session none".to_owned());
+            }
+            sleep(ask.wait).await;
+            Ok(text(&format!("{ask:?}")))
+        })
+    }
+
+    fn notice(&self, session: SessionId, event: Event, message: String) {
+        self.note(format!("notice {session} {event:?} {message}"));
+    }
+
+    fn cancel(&self, cancel: Cancel) -> BoxFuture<'_, bool> {
+        self.note(format!("cancel {} by asking: {}", cancel.call_id, cancel.reason));
+        Box::pin(std::future::ready(cancel.call_id.as_str() == "c"))
+    }
+
+    fn ended(&self, receipt: String) -> BoxFuture<'_, Option<Ended>> {
+        Box::pin(std::future::ready((receipt == "r").then_some(Ended::Failed)))
+    }
+
+    fn image(&self, session: SessionId, sha256: String) -> BoxFuture<'_, Result<Option<Picture>, String>> {
+        let picture = Picture { mime: "image/png".into(), bytes: vec![7; 100_000] };
+        Box::pin(std::future::ready(match (session.as_str(), sha256.as_str()) {
+            ("s", "ab") => Ok(Some(picture)),
+            ("s", _) => Ok(None),
+            _ => Err(format!("no session {session}")),
+        }))
+    }
+}
+
+/// A pipe's end that fails once it is cut, as a stream whose connection is lost.
+struct Cuttable<T> {
+    half: T,
+    cut: Pin<Box<WaitForCancellationFutureOwned>>,
+    token: CancellationToken,
+}
+
+impl<T> Cuttable<T> {
+    fn new(half: T, token: &CancellationToken) -> Self {
+        Self { half, cut: Box::pin(token.clone().cancelled_owned()), token: token.clone() }
+    }
+
+    fn lost(&mut self, cx: &mut Context<'_>) -> Option<io::Error> {
+        let lost = self.token.is_cancelled() || self.cut.as_mut().poll(cx).is_ready();
+        lost.then(|| io::Error::new(io::ErrorKind::ConnectionReset, "did not answer for 4 s"))
+    }
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for Cuttable<T> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.lost(cx) {
+            Some(error) => Poll::Ready(Err(error)),
+            None => Pin::new(&mut self.half).poll_read(cx, into),
+        }
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for Cuttable<T> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match self.lost(cx) {
+            Some(error) => Poll::Ready(Err(error)),
+            None => Pin::new(&mut self.half).poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.half).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.lost(cx) {
+            Some(error) => Poll::Ready(Err(error)),
+            None => Pin::new(&mut self.half).poll_shutdown(cx),
+        }
+    }
+}
+
+/// Wires between devices of one test.
+#[derive(Default)]
+pub(crate) struct Wires {
+    devices: Mutex<BTreeMap<NodeId, Arc<Incoming>>>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    cut: CancellationToken,
+    down: bool,
+    /// Streams of these kinds are opened and nobody serves them.
+    deaf: BTreeSet<StreamKind>,
+    kept: Vec<Stream>,
+    opened: BTreeMap<StreamKind, usize>,
+}
+
+impl Wires {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    pub(crate) fn attach(&self, node: NodeId, incoming: Arc<Incoming>) {
+        lock(&self.devices).insert(node, incoming);
+    }
+
+    /// Every stream of this moment is lost; new ones can be opened.
+    pub(crate) fn cut(&self) {
+        std::mem::take(&mut lock(&self.state).cut).cancel();
+    }
+
+    /// Every stream is lost, and none can be opened until [`Self::up`].
+    pub(crate) fn down(&self) {
+        lock(&self.state).down = true;
+        self.cut();
+    }
+
+    pub(crate) fn up(&self) {
+        lock(&self.state).down = false;
+    }
+
+    /// Whether streams of `kind` are opened without being served.
+    pub(crate) fn deafen(&self, kind: StreamKind, deaf: bool) {
+        let mut state = lock(&self.state);
+        if deaf {
+            state.deaf.insert(kind)
+        } else {
+            state.deaf.remove(&kind)
+        };
+    }
+
+    /// How many streams of `kind` were opened.
+    pub(crate) fn opened(&self, kind: StreamKind) -> usize {
+        lock(&self.state).opened.get(&kind).copied().unwrap_or_default()
+    }
+
+    /// The wires as device `own` uses them.
+    pub(crate) fn of(self: &Arc<Self>, own: NodeId) -> Arc<dyn Opener> {
+        Arc::new(Wire { own, wires: Arc::clone(self) })
+    }
+
+    /// [`Line`] of device `own`.
+    pub(crate) fn line(self: &Arc<Self>, own: NodeId, rosters: watch::Receiver<Arc<Roster>>) -> Line {
+        Line::new(self.of(own), rosters, CancellationToken::new())
+    }
+}
+
+struct Wire {
+    own: NodeId,
+    wires: Arc<Wires>,
+}
+
+impl Wire {
+    /// Both ends, one of them served; `None` when there is no way to `peer`.
+    fn join(&self, peer: NodeId, kind: StreamKind) -> Option<Stream> {
+        let incoming = lock(&self.wires.devices).get(&peer).cloned();
+        let mut state = lock(&self.wires.state);
+        *state.opened.entry(kind).or_default() += 1;
+        let incoming = incoming.filter(|_| !state.down)?;
+        let (here, there) = duplex(64 * 1024);
+        let pipe = |end, label: &str| {
+            let (read, write) = split(end);
+            Stream::over(Cuttable::new(read, &state.cut), Cuttable::new(write, &state.cut), label)
+        };
+        let (ours, theirs) = (pipe(here, "two"), pipe(there, "one"));
+        if state.deaf.contains(&kind) {
+            state.kept.push(theirs);
+        } else {
+            drop(state);
+            incoming.stream(self.own, kind, theirs);
+        }
+        Some(ours)
+    }
+}
+
+impl Opener for Wire {
+    fn open(&self, peer: NodeId, kind: StreamKind, wait: Duration) -> BoxFuture<'_, Result<Stream, String>> {
+        Box::pin(async move {
+            if let Some(stream) = self.join(peer, kind) {
+                return Ok(stream);
+            }
+            sleep(wait).await;
+            Err("two is not connected".to_owned())
+        })
+    }
+}
