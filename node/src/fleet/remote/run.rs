@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use chappie_mesh::StreamKind;
+use chappie_mesh::{Stream, StreamError, StreamKind};
 use tokio::{
     sync::{mpsc, oneshot, watch},
     time::{Instant, sleep, sleep_until, timeout, timeout_at},
@@ -154,7 +154,7 @@ enum Attempt {
     /// The stream is gone.
     Lost(String),
     /// The outcome, and the stream that brought it.
-    Ended(Ran, chappie_mesh::Stream),
+    Ended(Box<(Ran, Stream)>),
     /// Nobody waits any more, and the node has it.
     Detached,
 }
@@ -191,7 +191,8 @@ impl Conductor {
         loop {
             let lost = match self.attempt(&message, weight).await {
                 Attempt::Detached => return,
-                Attempt::Ended(ran, stream) => {
+                Attempt::Ended(ended) => {
+                    let (ran, stream) = *ended;
                     self.course.send_replace(Course::Ended(ran));
                     return self.settle(stream).await;
                 }
@@ -246,7 +247,7 @@ impl Conductor {
         self.sent = true;
         match stream.send.message(message).await {
             Ok(()) => {}
-            Err(error @ chappie_mesh::StreamError::TooLong { .. }) => {
+            Err(error @ StreamError::TooLong { .. }) => {
                 self.sent = false;
                 return Attempt::Unsent(line.trouble(&device, &error));
             }
@@ -272,7 +273,7 @@ impl Conductor {
                         self.course.send_replace(Course::Running);
                     }
                     Ok(Some(News::CancelTaken)) => drop(self.taken.send_replace(true)),
-                    Ok(Some(news)) => if let Some(ran) = news.outcome() { return Attempt::Ended(ran, stream) },
+                    Ok(Some(news)) => if let Some(ran) = news.outcome() { return Attempt::Ended(Box::new((ran, stream))) },
                     Ok(None) => {
                         let label = line.label(&device);
                         return Attempt::Lost(format!("device {label} ended the stream before the outcome"));
@@ -317,7 +318,7 @@ impl Conductor {
 
     /// Says whether the answer was written: on the stream, and when that is gone on others until it arrives. Nothing is
     /// said for a run that was dropped.
-    async fn settle(self, mut stream: chappie_mesh::Stream) {
+    async fn settle(self, mut stream: Stream) {
         if self.dropped {
             return;
         }

@@ -177,14 +177,16 @@ async fn f4_a_cancel_goes_on_the_stream_and_by_itself_when_the_stream_is_gone() 
     stand.node.saw("executed c").await;
     run.cancel("stop".into()).await;
     assert!(stand.node.log().contains(&"cancel c on its stream: stop".to_owned()));
+    let mut lost = stand.run(dispatch("d", "bash"));
+    stand.node.saw("executed d").await;
     stand.wires.down();
     let begun = Instant::now();
-    run.cancel("again".into()).await;
+    lost.cancel("stop".into()).await;
     assert!(begun.elapsed() <= Duration::from_secs(3));
-    drop(run);
+    drop(lost);
     advance(Duration::from_secs(60)).await;
     stand.wires.up();
-    stand.node.saw("cancel c by asking: again").await;
+    stand.node.saw("cancel d by asking: stop").await;
 }
 
 #[tokio::test(start_paused = true)]

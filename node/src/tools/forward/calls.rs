@@ -54,7 +54,7 @@ struct Sending {
 
 /// How one sending ended.
 enum Ended {
-    Answer(protocol::Answer, Stream),
+    Answer(Box<(protocol::Answer, Stream)>),
     UnknownTool,
     Lost(String),
     /// Never to be sent again, and why.
@@ -96,7 +96,7 @@ impl Forwarding {
             let (ended, back) = self.send(broker, order, &mut sending, away_until).await;
             order = back;
             let cause = match ended {
-                Ended::Answer(answer, stream) => return Ok(self.hand_over(broker, &order, answer, stream)),
+                Ended::Answer(answer) => return Ok(self.hand_over(broker, &order, *answer)),
                 Ended::UnknownTool => return Err(UnknownTool),
                 Ended::Refused(reason) => return Ok(refusal(reason)),
                 Ended::Cancelled => return Ok(self.cancel(broker, &order)),
@@ -192,7 +192,7 @@ impl Forwarding {
                             return trouble(error);
                         }
                     }
-                    Ok(Some(News::Answer(answer))) => return Ended::Answer(answer, stream),
+                    Ok(Some(News::Answer(answer))) => return Ended::Answer(Box::new((answer, stream))),
                     Ok(Some(News::UnknownTool)) => return Ended::UnknownTool,
                     Ok(Some(News::Refused(cause))) => return Ended::Lost(cause),
                     Ok(Some(News::Settled)) => {}
@@ -210,7 +210,8 @@ impl Forwarding {
 
     /// The answer for the client. Its ticket tells the broker: on the stream, and when that is gone on others until it
     /// arrives.
-    fn hand_over(&self, broker: NodeId, call: &Call, answer: protocol::Answer, mut stream: Stream) -> Answer {
+    fn hand_over(&self, broker: NodeId, call: &Call, answered: (protocol::Answer, Stream)) -> Answer {
+        let (answer, mut stream) = answered;
         let structured = answer.structured.parse().unwrap_or_else(|error| {
             tracing::warn!(%error, "an answer of the broker has no structured content");
             crate::content::JsonObject::new()
@@ -232,7 +233,9 @@ impl Forwarding {
                 line.insist(broker, ask, "whether an answer was written");
             }
         });
-        let ticket = Ticket::new(move |written| drop(settled.send(written)));
+        let ticket = Ticket::new(move |written| {
+            let _ = settled.send(written);
+        });
         Answer { content: answer.content, structured, is_error: answer.is_error, ticket }
     }
 

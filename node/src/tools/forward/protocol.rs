@@ -14,7 +14,7 @@ use crate::{
 
 /// From the door. Append-only.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Order {
+pub(super) enum Order {
     /// First, and once.
     Call(Box<Call>),
     /// The door knows where the call goes.
@@ -27,7 +27,7 @@ pub enum Order {
 
 /// From the broker. Append-only.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum News {
+pub(super) enum News {
     /// Where the call goes (failure rule F1).
     Assigned {
         /// The session.
@@ -49,40 +49,40 @@ pub enum News {
 
 /// One call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Call {
+pub(super) struct Call {
     /// Made by the door, the same in every sending.
-    pub call_id: CallId,
+    pub(super) call_id: CallId,
     /// Which tool.
-    pub tool: String,
+    pub(super) tool: String,
     /// Its arguments, a JSON object.
-    pub arguments: Blob,
+    pub(super) arguments: Blob,
     /// Whose call it is.
-    pub conversation: Option<Conversation>,
+    pub(super) conversation: Option<Conversation>,
     /// The host's request id.
-    pub request_id: Option<String>,
+    pub(super) request_id: Option<String>,
     /// The session that is preferred for a caller without a default.
-    pub preferred: Option<SessionId>,
+    pub(super) preferred: Option<SessionId>,
     /// What is left of the caller's budget, milliseconds (failure rule F5).
-    pub budget_ms: u64,
+    pub(super) budget_ms: u64,
     /// Where an earlier sending went: it goes nowhere else (failure rule F1).
-    pub pin: Option<SessionId>,
+    pub(super) pin: Option<SessionId>,
     /// Where the conversation's last call went: when the broker agrees, it need not ask.
-    pub proposal: Option<SessionId>,
+    pub(super) proposal: Option<SessionId>,
     /// Later fields.
-    pub ext: Extensions,
+    pub(super) ext: Extensions,
 }
 
 /// One answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Answer {
+pub(super) struct Answer {
     /// Blocks in order.
-    pub content: Vec<Part>,
+    pub(super) content: Vec<Part>,
     /// `structuredContent`, a JSON object.
-    pub structured: Blob,
+    pub(super) structured: Blob,
     /// Whether the tool failed.
-    pub is_error: bool,
+    pub(super) is_error: bool,
     /// Later fields.
-    pub ext: Extensions,
+    pub(super) ext: Extensions,
 }
 
 impl Call {
@@ -90,7 +90,7 @@ impl Call {
     ///
     /// # Errors
     /// [`NotJson`]: arguments without a JSON form.
-    pub fn new(
+    pub(super) fn new(
         call_id: CallId,
         tool: &str,
         arguments: &JsonObject,
@@ -114,13 +114,13 @@ impl Call {
     }
 
     /// States what is left of the budget.
-    pub fn leave(&mut self, budget: Duration) {
+    pub(super) fn leave(&mut self, budget: Duration) {
         self.budget_ms = u64::try_from(budget.as_millis()).unwrap_or(u64::MAX);
     }
 
     /// Who asks.
     #[must_use]
-    pub fn caller(&self) -> Caller {
-        Caller { conversation: self.conversation.clone(), request_id: self.request_id.clone() }
+    pub(super) fn caller(&self) -> Caller {
+        Caller { conversation: self.conversation.clone(), request_id: self.request_id.clone(), ..Caller::default() }
     }
 }
