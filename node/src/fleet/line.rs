@@ -149,8 +149,8 @@ impl Line {
                     tracing::warn!(device = self.label(&node), what, cause, "the device does not take this word");
                     return false;
                 }
+                Ok(Reply::Failed(cause)) | Err(cause) => cause,
                 Ok(_) => return true,
-                Err(cause) => cause,
             };
             let member = self.roster().members.contains_key(&node);
             if !member || Instant::now() + pause >= until {

@@ -226,6 +226,14 @@ impl SessionNode for LocalNode {
         if written { self.operations().confirm_late(&by) } else { self.operations().release_late(&by) }
     }
 
+    fn lapse(&self, by: CallId) {
+        Self::lapse(self, &by);
+    }
+
+    fn revoke(&self, call_id: CallId, reason: String) -> BoxFuture<'_, Result<(), String>> {
+        Box::pin(async move { Self::revoke(self, &call_id, &reason).await })
+    }
+
     fn history(&self, ask: HistoryAsk) -> BoxFuture<'_, Result<Parcel, String>> {
         Box::pin(async move { pages::read(self, self.open(&ask.session)?.as_ref(), &ask).await })
     }

@@ -186,12 +186,18 @@ pub trait SessionNode: Send + Sync + 'static {
     fn board(&self, board: Board) -> BoxFuture<'_, Parcel>;
     /// Whether the answer that claimed under `by` was written. Idempotent; does not block.
     fn settle(&self, by: CallId, written: bool);
+    /// It is not known whether the answer that claimed under `by` was written: what it carried comes again and says so
+    /// (failure rule F7). Does not block.
+    fn lapse(&self, by: CallId);
     /// A page, composed with its header within a whole answer.
     fn history(&self, ask: HistoryAsk) -> BoxFuture<'_, Result<Parcel, String>>;
     /// Leaves a notice in a session, best effort; does not block.
     fn notice(&self, session: SessionId, event: Event, message: String);
     /// Asks for the end of an operation; whether one of that conversation was still open here.
     fn cancel(&self, cancel: Cancel) -> BoxFuture<'_, bool>;
+    /// The broker's order to end an operation that it dispatched here, also when the order overtook its dispatch: in force,
+    /// durably, once this resolves (failure rule F4). An error: repeat it.
+    fn revoke(&self, call_id: CallId, reason: String) -> BoxFuture<'_, Result<(), String>>;
     /// How the operation under this receipt key ended, as far as the journal knows.
     fn ended(&self, receipt: String) -> BoxFuture<'_, Option<Ended>>;
     /// An image that the session showed. `Ok(None)`: it showed none of this hash.

@@ -202,6 +202,15 @@ impl SessionNode for Scripted {
         self.note(format!("board {by} settled {written}"));
     }
 
+    fn lapse(&self, by: CallId) {
+        self.note(format!("board {by} lapsed"));
+    }
+
+    fn revoke(&self, call_id: CallId, reason: String) -> BoxFuture<'_, Result<(), String>> {
+        self.note(format!("revoke {call_id}: {reason}"));
+        Box::pin(std::future::ready(Ok(())))
+    }
+
     fn history(&self, ask: HistoryAsk) -> BoxFuture<'_, Result<Parcel, String>> {
         Box::pin(async move {
             self.note(format!("history {}", ask.session));

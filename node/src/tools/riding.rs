@@ -24,19 +24,24 @@ struct Aboard {
 }
 
 impl Aboard {
-    fn settle(&mut self, written: bool) {
-        if let Some(run) = self.run.take() {
+    /// `None`: nobody knows.
+    fn settle(&mut self, written: Option<bool>) {
+        // A run that is dropped without a word says that there is none.
+        if let (Some(run), Some(written)) = (self.run.take(), written) {
             run.settle(written);
         }
         for node in self.nodes.drain(..) {
-            node.settle(self.by.clone(), written);
+            match written {
+                Some(written) => node.settle(self.by.clone(), written),
+                None => node.lapse(self.by.clone()),
+            }
         }
     }
 }
 
 impl Drop for Aboard {
     fn drop(&mut self) {
-        self.settle(false);
+        self.settle(Some(false));
     }
 }
 
@@ -79,7 +84,7 @@ impl<'a> Riding<'a> {
             self.session(composer, &node, None).await;
         }
         let mut aboard = self.aboard;
-        Ticket::new(move |written| aboard.settle(written))
+        Ticket::knowing(move |written| aboard.settle(written))
     }
 }
 

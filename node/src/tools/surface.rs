@@ -156,18 +156,31 @@ pub struct Answer {
 /// Riding items and outcomes are consumed only after the answer was written. The door calls [`Ticket::written`] when the
 /// last byte was handed to the operating system; a ticket dropped any other way counts as not written.
 #[derive(Default)]
-pub struct Ticket(Option<Box<dyn FnOnce(bool) + Send>>);
+pub struct Ticket(Option<Box<dyn FnOnce(Option<bool>) + Send>>);
 
 impl Ticket {
     /// A ticket that runs `settle(true)` once written, `settle(false)` once dropped unwritten. `settle` must not block.
     pub fn new(settle: impl FnOnce(bool) + Send + 'static) -> Self {
+        Self::knowing(move |written| settle(written.unwrap_or(false)))
+    }
+
+    /// The same for a `settle` that is told `None` by [`Ticket::lapse`].
+    pub fn knowing(settle: impl FnOnce(Option<bool>) + Send + 'static) -> Self {
         Self(Some(Box::new(settle)))
+    }
+
+    /// Nobody knows whether the answer is out: its door, on another device, is gone. What it carried comes again and says
+    /// so.
+    pub fn lapse(mut self) {
+        if let Some(settle) = self.0.take() {
+            settle(None);
+        }
     }
 
     /// The answer is out.
     pub fn written(mut self) {
         if let Some(settle) = self.0.take() {
-            settle(true);
+            settle(Some(true));
         }
     }
 }
@@ -175,7 +188,7 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         if let Some(settle) = self.0.take() {
-            settle(false);
+            settle(Some(false));
         }
     }
 }

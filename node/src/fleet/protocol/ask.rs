@@ -41,6 +41,15 @@ pub enum SessionAsk {
         /// Whether it was written.
         written: bool,
     },
+    /// `lapse`.
+    Lapse(CallId),
+    /// `revoke`: an operation of the broker's own, known there or not yet.
+    Revoke {
+        /// Which operation.
+        call_id: CallId,
+        /// Why.
+        reason: String,
+    },
     /// `notice`.
     Notice {
         /// Where.

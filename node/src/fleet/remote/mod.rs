@@ -98,10 +98,8 @@ impl RemoteNode {
     }
 
     /// Says that an operation shall end, until the node has heard it. Does not block.
-    fn insist_on_end(&self, cancel: &Cancel) {
-        let Cancel { call_id, conversation, reason } = cancel.clone();
-        let cancel = SessionAsk::Cancel { call_id, conversation, reason };
-        self.line.insist(self.node, Ask::Session(cancel), "that an operation shall end");
+    fn insist_on_end(&self, ask: SessionAsk) {
+        self.line.insist(self.node, Ask::Session(ask), "that an operation shall end");
     }
 }
 
@@ -137,6 +135,23 @@ impl SessionNode for RemoteNode {
         Self::settle(self, &by, written);
     }
 
+    fn lapse(&self, by: CallId) {
+        self.line.insist(
+            self.node,
+            Ask::Session(SessionAsk::Lapse(by)),
+            "that nobody knows whether an answer was written",
+        );
+    }
+
+    fn revoke(&self, call_id: CallId, reason: String) -> BoxFuture<'_, Result<(), String>> {
+        Box::pin(async move {
+            match self.ask(SessionAsk::Revoke { call_id, reason }, ASK_WAIT).await? {
+                Reply::Done => Ok(()),
+                _ => Err(self.odd()),
+            }
+        })
+    }
+
     fn history(&self, ask: HistoryAsk) -> BoxFuture<'_, Result<Parcel, String>> {
         Box::pin(self.page(ask))
     }
@@ -153,13 +168,14 @@ impl SessionNode for RemoteNode {
 
     fn cancel(&self, cancel: Cancel) -> BoxFuture<'_, bool> {
         Box::pin(async move {
-            let Cancel { call_id, conversation, reason } = cancel.clone();
-            match self.ask(SessionAsk::Cancel { call_id, conversation, reason }, ASK_WAIT).await {
+            let Cancel { call_id, conversation, reason } = cancel;
+            let ask = SessionAsk::Cancel { call_id, conversation, reason };
+            match self.ask(ask.clone(), ASK_WAIT).await {
                 Ok(Reply::Flag(open)) => open,
                 Ok(_) => false,
                 Err(cause) => {
                     tracing::info!(cause, "an order to end an operation is repeated until it arrives");
-                    self.insist_on_end(&cancel);
+                    self.insist_on_end(ask);
                     false
                 }
             }

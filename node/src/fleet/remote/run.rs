@@ -11,7 +11,7 @@ use tokio::{
 
 use super::{
     super::{
-        Cancel, Dispatch, Ran, Run,
+        Dispatch, Ran, Run, SessionNode,
         line::{ASK_WAIT, was_silent},
         protocol::{
             ANSWER_MAX,
@@ -55,7 +55,7 @@ enum Course {
 /// The broker's end of an operation on another device.
 pub(super) struct RemoteRun {
     node: Arc<RemoteNode>,
-    cancel: Cancel,
+    call_id: CallId,
     course: watch::Receiver<Course>,
     cancels: mpsc::Sender<String>,
     taken: watch::Receiver<bool>,
@@ -69,16 +69,12 @@ impl RemoteRun {
         let (cancels, cancelled) = mpsc::channel(CANCELS_MAX);
         let (taken, taking) = watch::channel(false);
         let (settled, settling) = oneshot::channel();
-        let cancel = Cancel {
-            call_id: dispatch.operation.call_id.clone(),
-            conversation: dispatch.operation.conversation.clone(),
-            reason: String::new(),
-        };
+        let call_id = dispatch.operation.call_id.clone();
         match Dispatched::of(dispatch) {
             Ok(order) => {
                 let conductor = Conductor {
                     node: Arc::clone(&node),
-                    call_id: dispatch.operation.call_id.clone(),
+                    call_id: call_id.clone(),
                     reads: reads(&dispatch.operation.work),
                     conversation: dispatch.operation.conversation.clone(),
                     sent: dispatch.resent,
@@ -94,7 +90,7 @@ impl RemoteRun {
             }
             Err(error) => drop(course.send_replace(Course::Ended(Ran::NeverRan(format!("nothing was done: {error}"))))),
         }
-        Self { node, cancel, course: watched, cancels, taken: taking, settled: Some(settled) }
+        Self { node, call_id, course: watched, cancels, taken: taking, settled: Some(settled) }
     }
 }
 
@@ -131,11 +127,14 @@ impl Run for RemoteRun {
             if taken {
                 return;
             }
-            let cancel = Cancel { reason, ..self.cancel.clone() };
             // Asked twice is asked once (F4): the order on the stream and this one may both arrive.
-            let node = Arc::clone(&self.node);
-            let asking =
-                self.node.line.runtime().spawn(async move { super::SessionNode::cancel(&*node, cancel).await });
+            let (node, call_id) = (Arc::clone(&self.node), self.call_id.clone());
+            let asking = self.node.line.runtime().spawn(async move {
+                if let Err(cause) = SessionNode::revoke(&*node, call_id.clone(), reason.clone()).await {
+                    tracing::info!(cause, "an order to end an operation is repeated until it arrives");
+                    node.insist_on_end(SessionAsk::Revoke { call_id, reason });
+                }
+            });
             let _ = timeout_at(until, asking).await;
         })
     }

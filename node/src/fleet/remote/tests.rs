@@ -186,7 +186,7 @@ async fn f4_a_cancel_goes_on_the_stream_and_by_itself_when_the_stream_is_gone() 
     drop(lost);
     advance(Duration::from_secs(60)).await;
     stand.wires.up();
-    stand.node.saw("cancel d by asking: stop").await;
+    stand.node.saw("revoke d: stop").await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -84,6 +84,14 @@ impl Incoming {
                 }
                 Reply::Done
             }
+            SessionAsk::Lapse(by) => {
+                self.node.lapse(by);
+                Reply::Done
+            }
+            SessionAsk::Revoke { call_id, reason } => match self.node.revoke(call_id, reason).await {
+                Ok(()) => Reply::Done,
+                Err(reason) => Reply::Failed(reason),
+            },
             SessionAsk::Notice { session, event, message } => {
                 self.node.notice(session, event, message);
                 Reply::Done
@@ -101,9 +109,15 @@ impl Incoming {
 
     /// What was claimed for an answer is free again, unless the asker has it.
     async fn thanked(&self, sent: bool, by: CallId, mut stream: Stream) {
-        let thanks = timeout(THANKS_MAX, stream.recv.message::<bool>(CONTROL_MAX));
-        if !sent || !matches!(thanks.await, Ok(Ok(Some(true)))) {
-            self.node.settle(by, false);
+        if !sent {
+            return self.node.settle(by, false);
+        }
+        match timeout(THANKS_MAX, stream.recv.message::<bool>(CONTROL_MAX)).await {
+            Ok(Ok(Some(true))) => {}
+            // It did not wait for the parcel.
+            Ok(Ok(Some(false) | None)) => self.node.settle(by, false),
+            // It may have it, and its word may come yet.
+            Ok(Err(_)) | Err(_) => self.node.lapse(by),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use chappie_mesh::{NodeId, Stream, StreamKind};
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{
     super::{
@@ -18,8 +18,9 @@ use super::{
 
 /// How long the first message may take: 64 MiB at 512 KiB/s.
 pub(super) const FIRST_MAX: Duration = Duration::from_secs(128);
-/// How often the host is looked at until it has the operation: the broker needs to know it once, when it stops waiting.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// Before the host is looked at, whether it has the operation: the first time, and later. The broker needs to know it
+/// once, when it stops waiting.
+const LOOKS: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
 
 impl Incoming {
     pub(super) async fn run(&self, peer: NodeId, mut stream: Stream) {
@@ -52,8 +53,8 @@ impl Incoming {
         if stream.send.message(&News::Accepted).await.is_err() {
             return;
         }
-        let mut looks = interval(LOOK_EVERY);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let [mut pause, longest] = LOOKS;
+        let mut look_at = Instant::now() + pause;
         let (mut running, mut ended) = (false, false);
         loop {
             let news = tokio::select! {
@@ -86,7 +87,9 @@ impl Incoming {
                     if matches!(&ran, Ran::Finished(_)) { running = true; }
                     News::from(ran)
                 }
-                _ = looks.tick(), if !running && !ended => {
+                () = sleep_until(look_at), if !running && !ended => {
+                    pause = (pause * 2).min(longest);
+                    look_at = Instant::now() + pause;
                     running = run.is_running();
                     if !running { continue }
                     News::Running

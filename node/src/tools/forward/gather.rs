@@ -7,7 +7,8 @@ pub(super) async fn gather(fleet: &Fleet, broker: &Broker, request: &Request) {
     if fleet.has_gathered() || request.pin().is_some() || request.arguments.contains_key("sessionId") {
         return;
     }
-    let bound = request.caller.conversation.as_ref().is_some_and(|chat| broker.binding(chat).is_some());
+    let preferred = request.caller.preferred.is_some() && request.tool != "sessions";
+    let bound = preferred || request.caller.conversation.as_ref().is_some_and(|chat| broker.binding(chat).is_some());
     if !bound {
         tokio::select! {
             () = fleet.gathered() => {}

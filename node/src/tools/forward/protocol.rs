@@ -103,7 +103,7 @@ impl Call {
             arguments: Blob::json(arguments)?,
             conversation: caller.conversation.clone(),
             request_id: caller.request_id.clone(),
-            preferred: None,
+            preferred: caller.preferred.clone(),
             budget_ms: 0,
             pin: None,
             proposal: None,

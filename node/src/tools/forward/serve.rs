@@ -40,7 +40,7 @@ use crate::{
 const FIRST_MAX: Duration = Duration::from_secs(128);
 /// How long the word about an answer is waited for after its stream was lost: a reconnection takes a few seconds.
 const TICKET_KEPT: Duration = Duration::from_secs(20);
-/// Tickets that wait for such a word; beyond them an answer counts as not written at once.
+/// Tickets that wait for such a word; beyond them nobody knows at once.
 const TICKETS_MAX: usize = 1_024;
 
 /// Serves doors of other devices. Cheap to clone.
@@ -201,7 +201,7 @@ impl Inner {
         let mut open = self.open();
         if open.tickets.len() >= TICKETS_MAX {
             drop(open);
-            return drop(ticket);
+            return ticket.lapse();
         }
         open.next += 1;
         let number = open.next;
@@ -215,7 +215,9 @@ impl Inner {
             let same = open.tickets.get(&call_id).is_some_and(|(kept, _)| *kept == number);
             let lapsed = if same { open.tickets.remove(&call_id) } else { None };
             drop(open);
-            drop(lapsed);
+            if let Some((_, ticket)) = lapsed {
+                ticket.lapse();
+            }
         });
     }
 
