@@ -231,7 +231,7 @@ impl SessionNode for LocalNode {
     }
 
     fn revoke(&self, call_id: CallId, reason: String) -> BoxFuture<'_, Result<(), String>> {
-        Box::pin(async move { Self::revoke(self, &call_id, &reason).await })
+        Box::pin(async move { self.operations().revoke(&call_id, &reason).await.map_err(|error| error.to_string()) })
     }
 
     fn history(&self, ask: HistoryAsk) -> BoxFuture<'_, Result<Parcel, String>> {
