@@ -24,6 +24,7 @@ pub struct Setup {
     environment: Vec<(String, String)>,
     arguments: Vec<String>,
     prelude: Option<String>,
+    clock: Option<String>,
 }
 
 impl Setup {
@@ -73,8 +74,21 @@ impl Setup {
         self
     }
 
+    /// Shows the node another time of day, e.g. `+365d`; time passes as ever.
+    #[must_use]
+    pub fn clock(mut self, offset: &str) -> Self {
+        self.clock = Some(offset.to_owned());
+        self
+    }
+
     fn command(&self, world: &World) -> Command {
         let mut command = match &self.prelude {
+            None if self.clock.is_some() => {
+                let mut command = world.command("faketime");
+                command.args(["--exclude-monotonic", "-f", self.clock.as_deref().unwrap_or_default()]);
+                command.arg(world.program());
+                command
+            }
             None => world.chappie(),
             Some(script) => {
                 let mut command = world.command("unshare");
@@ -205,6 +219,33 @@ impl Node {
         &self.setup.sessions.first().expect("started with a session").0
     }
 
+    /// The names of the sessions it was started with.
+    #[must_use]
+    pub fn own_sessions(&self) -> Vec<String> {
+        self.setup.sessions.iter().map(|(_, name)| name.clone()).collect()
+    }
+
+    /// Changes how it will be started the next time.
+    pub fn change(&mut self, change: impl FnOnce(Setup) -> Setup) {
+        self.setup = change(std::mem::take(&mut self.setup));
+    }
+
+    /// Stops its process as a closed lid would (SIGSTOP).
+    pub fn pause(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Lets it go on.
+    pub fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(pid) = Pid::from_raw(self.pid()) {
+            let _ = rustix::process::kill_process(pid, signal);
+        }
+    }
+
     /// The id of the session called `name`.
     ///
     /// # Panics
@@ -256,8 +297,7 @@ impl Node {
     /// # Panics
     /// When it does not stop.
     pub async fn stop(&mut self) {
-        let pid = Pid::from_raw(self.pid()).expect("a running process has an id");
-        let _ = rustix::process::kill_process(pid, Signal::TERM);
+        self.signal(Signal::TERM);
         let child = &mut self.child;
         let mut ended = move || matches!(child.try_wait(), Ok(Some(_))).then_some(());
         wait::eventually("the node's end after SIGTERM", || std::future::ready(ended())).await;

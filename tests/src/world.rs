@@ -167,10 +167,16 @@ impl World {
         command
     }
 
+    /// Where the program under test stands for this world's user.
+    #[must_use]
+    pub fn program(&self) -> PathBuf {
+        program(self.ordinary)
+    }
+
     /// The program under test, as this world's user runs it.
     #[must_use]
     pub fn chappie(&self) -> Command {
-        self.command(program(self.ordinary))
+        self.command(self.program())
     }
 
     /// Runs a subcommand to its end; one that does not end within two minutes is ended, and fails with status 124.

@@ -64,11 +64,10 @@ fn a_line_has_the_round_trip_it_is_given() {
         let wanted = Duration::from_millis(wanted);
         wan.shape(Line::round_trip(wanted));
         let socket = client(&a, server);
-        let mut taken: Vec<Duration> = (0..15).filter_map(|_| round_trip(&socket, b"there and back")).collect();
-        taken.sort();
-        // The median: a busy machine delays single packets, never speeds one up.
-        let median = taken[taken.len() / 2];
-        assert!(taken[0] >= wanted && median <= wanted.mul_f64(1.1), "{wanted:?}: {taken:?}");
+        let taken: Vec<Duration> = (0..20).filter_map(|_| round_trip(&socket, b"there and back")).collect();
+        // The fastest one: a busy machine delays packets, and never speeds one up.
+        let fastest = taken.iter().min().unwrap();
+        assert!((wanted..=wanted.mul_f64(1.1)).contains(fastest), "{wanted:?}: {taken:?}");
     }
 }
 
@@ -202,7 +201,7 @@ async fn a_capture_shows_what_was_sent_and_how_much() {
     let (a, b) = (lan.device("a", &["10.77.0.1/24"]), lan.device("b", &["10.77.0.2/24"]));
     let server = SocketAddr::new("10.77.0.2".parse().unwrap(), PORT);
     echo(&b.namespace, server);
-    let capture = Capture::of(&a.namespace);
+    let capture = Capture::of(&a.namespace, "eth0");
     assert!(round_trip(&client(&a.namespace, server), b"in plain sight").is_some());
     capture.seen(b"in plain sight").await;
     eventually("both datagrams", async || (capture.packets() >= 2).then_some(())).await;

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use super::Namespace;
 use crate::wait;
 
-/// A running capture of all interfaces of a machine.
+/// A running capture of one network card of a machine.
 #[derive(Debug)]
 pub struct Capture {
     child: Child,
@@ -20,17 +20,28 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Starts to capture; what is sent afterwards is in it.
+    /// Starts to capture at a card, `eth0` on a [`super::Lan`] and `wan0` on a [`super::Wan`]; what is sent afterwards is
+    /// in it. Loopback is another card: what a client says to its door is not on the wire.
     ///
     /// # Panics
     /// When tcpdump is not installed or does not start.
     #[must_use]
-    pub fn of(namespace: &Namespace) -> Self {
+    pub fn of(namespace: &Namespace, card: &str) -> Self {
+        Self::filtered(namespace, card, "")
+    }
+
+    /// The same of the packets that pass a filter of tcpdump, e.g. `udp port 5353`.
+    ///
+    /// # Panics
+    /// When tcpdump is not installed or does not start.
+    #[must_use]
+    pub fn filtered(namespace: &Namespace, card: &str, filter: &str) -> Self {
         let folder = tempfile::Builder::new().prefix("checks-").tempdir().expect("the temporary folder is writable");
         let mut command = namespace.command("tcpdump");
         command
-            .args(["-i", "any", "-U", "--immediate-mode", "-s", "0", "-Z", "root", "-w"])
-            .arg(folder.path().join("pcap"));
+            .args(["-i", card, "-U", "--immediate-mode", "-s", "0", "-Z", "root", "-w"])
+            .arg(folder.path().join("pcap"))
+            .arg(filter);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("nsenter of util-linux is installed");
         let lines = BufReader::new(child.stderr.take().expect("piped above")).lines().map_while(Result::ok);
@@ -92,6 +103,8 @@ fn packets(mut file: &[u8]) -> Vec<&[u8]> {
     packets
 }
 
-fn contains(haystack: &[u8], needle: &[u8]) -> bool {
+/// Whether `needle` stands in `haystack`.
+#[must_use]
+pub fn contains(haystack: &[u8], needle: &[u8]) -> bool {
     haystack.windows(needle.len()).any(|window| window == needle)
 }

@@ -117,6 +117,11 @@ impl Device {
         self.namespace.ip(&format!("link set {CARD} mtu {bytes}"));
     }
 
+    /// Makes its cable pass only packets up to this size, without telling anybody: what is larger disappears on the way.
+    pub fn narrow(&self, bytes: u32) {
+        self.switch.ip(&format!("link set {} mtu {bytes}", self.port));
+    }
+
     fn add(&self, addresses: &[&str]) {
         for address in addresses {
             let nodad = if address.contains(':') { "nodad" } else { "" };

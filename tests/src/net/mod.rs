@@ -9,7 +9,7 @@ mod line;
 mod namespace;
 mod wan;
 
-pub use capture::Capture;
+pub use capture::{Capture, contains};
 pub use lan::{Device, Lan};
 pub use line::Line;
 pub use namespace::Namespace;
