@@ -120,17 +120,17 @@ impl Mesh {
         if self.core.admission(&peer) != Admission::Member || peer == self.core.node {
             return Err(OpenError::NotMember(self.core.label(&peer)));
         }
+        let mut changes = self.core.table.changes();
         let _demand = self.core.table.demand(peer);
-        let mut connected = self.core.table.connected();
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            let waited = tokio::time::timeout(left, connected.changed());
+            if let Some(stream) = self.open_now(peer, kind, left).await? {
+                return Ok(stream);
+            }
+            let waited = tokio::time::timeout(left, changes.changed());
             tokio::select! {
                 changed = waited => if !matches!(changed, Ok(Ok(()))) { return Err(self.not_connected(peer)) },
                 () = self.core.stopping.cancelled() => return Err(OpenError::Stopped),
-            }
-            if let Some(stream) = self.open_now(peer, kind, left).await? {
-                return Ok(stream);
             }
         }
     }

@@ -278,7 +278,47 @@ async fn a_connection_that_is_given_up_waits_for_its_work_and_the_next_stream_di
         stream.send.message(&vec![message]).await.unwrap();
         assert_eq!(stream.recv.message::<Vec<u8>>(10).await.unwrap(), Some(vec![message]));
     }
+    laptop.echo(&tower, b"another").await;
     drop(stream);
+    until("only the new one is left", || {
+        [&laptop, &tower]
+            .iter()
+            .all(|device| device.mesh.core().table.links().iter().filter(|link| link.peer() != desk.node).count() == 1)
+    })
+    .await;
+    laptop.mesh.core().table.usable(tower.node).unwrap().retire(CloseCode::Done);
     until("it is closed", || !laptop.sees(&tower) && !tower.sees(&laptop)).await;
     laptop.echo(&tower, b"anew").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_idle_pair_says_one_word_in_five_seconds() {
+    let (desk, laptop) = pair().await;
+    desk.echo(&laptop, b"something").await;
+    let sent = |from: &Device, to: &Device| from.mesh.core().table.current(to.node).unwrap().connection.packets_sent();
+    // The size of packets is still being found out, for some round trips.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let before = (sent(&desk, &laptop), sent(&laptop, &desk));
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let after = (sent(&desk, &laptop) - before.0, sent(&laptop, &desk) - before.1);
+    println!("in ten idle seconds the two sent {after:?} packets");
+    assert!(after.0 <= 3 && after.1 <= 3, "{after:?}");
+    assert!(laptop.sees(&desk) && desk.sees(&laptop));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_peer_that_lets_in_and_closes_at_once_is_dialled_with_pauses() {
+    let (desk, laptop) = pair().await;
+    let mut dials = 0;
+    let started = Instant::now();
+    while started.elapsed() < Duration::from_secs(3) {
+        if let Some(link) = desk.mesh.core().table.current(laptop.node) {
+            link.close(CloseCode::Stopping, "closed by the test".to_owned(), "not now");
+            until("it is gone", || !link.is_open()).await;
+            dials += 1;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    println!("closed {dials} times in three seconds");
+    assert!((2..=12).contains(&dials), "{dials}");
 }

@@ -67,13 +67,15 @@ pub(crate) struct Table {
     own: NodeId,
     entries: Mutex<BTreeMap<NodeId, Entry>>,
     connected: watch::Sender<Arc<BTreeSet<NodeId>>>,
+    /// Counts links that came and went: one may follow another without anybody being disconnected.
+    changes: watch::Sender<u64>,
 }
 
 impl Table {
     pub(crate) fn new(own: NodeId, runs: impl IntoIterator<Item = (NodeId, Option<Incarnation>)>) -> Self {
         let entry = |(node, run)| (node, Entry { run, ..Entry::default() });
         let entries = Mutex::new(runs.into_iter().map(entry).collect());
-        Self { own, entries, connected: watch::Sender::new(Arc::default()) }
+        Self { own, entries, connected: watch::Sender::new(Arc::default()), changes: watch::Sender::new(0) }
     }
 
     fn entries(&self) -> MutexGuard<'_, BTreeMap<NodeId, Entry>> {
@@ -84,6 +86,11 @@ impl Table {
     /// Who is connected.
     pub(crate) fn connected(&self) -> watch::Receiver<Arc<BTreeSet<NodeId>>> {
         self.connected.subscribe()
+    }
+
+    /// Changes with every link that comes or goes.
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
     }
 
     /// The link in use.
@@ -193,6 +200,7 @@ impl Table {
             }
             changed
         });
+        self.changes.send_modify(|count| *count += 1);
     }
 
     /// Tells the device that is connected that another one uses its identity.

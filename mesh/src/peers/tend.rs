@@ -27,6 +27,8 @@ use crate::{
 const STAGGER: Duration = Duration::from_millis(150);
 /// A connection that nobody uses and nobody has to keep is closed after this.
 const UNUSED_MAX: Duration = Duration::from_secs(60);
+/// A connection that lasted this long was one; a shorter one counts as a dial in vain.
+const SETTLED: Duration = Duration::from_secs(5);
 /// A name is resolved within this, or another time.
 const RESOLVED_WITHIN: Duration = Duration::from_secs(5);
 /// Addresses of one name that are dialled.
@@ -46,8 +48,18 @@ async fn tend(core: Arc<Core>, peer: NodeId) {
     let mut failures = 0;
     while core.admission(&peer) == Admission::Member && !core.stopping.is_cancelled() {
         if core.table.usable(peer).is_some() {
-            failures = 0;
-            watch(&core, peer, &wake).await;
+            let linked = Instant::now();
+            while core.table.usable(peer).is_some() && !core.stopping.is_cancelled() {
+                watch(&core, peer, &wake).await;
+            }
+            if linked.elapsed() >= SETTLED {
+                failures = 0;
+                continue;
+            }
+            // It let us in and closed at once, and may do so again: dialled without a pause this would go round and round.
+            failures += 1;
+            let trouble = core.table.trouble(peer).unwrap_or_default();
+            rest(&core, peer, &wake, failures, trouble, Woken::ByItsDial).await;
         } else if !core.is_kept(&peer) && !core.table.is_demanded(peer) {
             core.table.set_state(peer, PeerState::Idle, None);
             wake.notified().await;
@@ -60,12 +72,8 @@ async fn tend(core: Arc<Core>, peer: NodeId) {
                 }
                 Outcome::Failed(trouble) => {
                     failures += 1;
-                    let wait = backoff::delay(failures, chance());
-                    tracing::debug!(peer = %core.label(&peer), %trouble, ?wait, "dialled in vain");
-                    let retry_in_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-                    core.table.set_state(peer, PeerState::Waiting { retry_in_ms }, Some(trouble));
-                    // Woken by a new address, a caller, or the peer's own dial: reasons to begin again at once.
-                    if tokio::time::timeout(wait, wake.notified()).await.is_ok() {
+                    tracing::debug!(peer = %core.label(&peer), %trouble, failures, "dialled in vain");
+                    if rest(&core, peer, &wake, failures, trouble, Woken::ByAnything).await {
                         failures = 0;
                     }
                 }
@@ -73,6 +81,32 @@ async fn tend(core: Arc<Core>, peer: NodeId) {
         }
     }
     core.table.leave(peer);
+}
+
+/// What ends a rest between two dials early.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Woken {
+    /// A new address, a caller, or the peer's own dial: reasons to begin again at once.
+    ByAnything,
+    /// The peer's own dial only.
+    ByItsDial,
+}
+
+/// Rests before the next dial; gives whether it was woken.
+async fn rest(core: &Arc<Core>, peer: NodeId, wake: &Notify, failures: u32, trouble: String, by: Woken) -> bool {
+    let wait = backoff::delay(failures, chance());
+    let until = tokio::time::Instant::now() + wait;
+    let retry_in_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+    core.table.set_state(peer, PeerState::Waiting { retry_in_ms }, Some(trouble));
+    loop {
+        if tokio::time::timeout_at(until, wake.notified()).await.is_err() {
+            return false;
+        }
+        let gone = || core.admission(&peer) != Admission::Member || core.stopping.is_cancelled();
+        if by == Woken::ByAnything || core.table.usable(peer).is_some() || gone() {
+            return true;
+        }
+    }
 }
 
 /// Waits while there is a connection, and gives it up when nobody uses it.

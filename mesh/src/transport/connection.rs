@@ -57,6 +57,12 @@ impl Connection {
         self.quinn.rtt()
     }
 
+    /// Packets sent so far.
+    #[cfg(test)]
+    pub(crate) fn packets_sent(&self) -> u64 {
+        self.quinn.stats().udp_tx.datagrams
+    }
+
     /// Lets the device open streams and gives them room.
     pub(crate) fn admit(&self) {
         self.quinn.set_receive_window(MEMBER_WINDOW_BYTES.into());

@@ -29,8 +29,9 @@ use crate::{
 
 /// A quiet peer's sign of life, from the side that dialled: it keeps the other side's timer back too.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
-/// Nothing at all for this long: the peer is gone. Three signs of life may get lost.
-pub(super) const IDLE: Duration = Duration::from_secs(15);
+/// Nothing at all for this long: the peer is gone. The time starts anew with a sign of life that is sent after the last
+/// word (RFC 9000 section 10.1), so that a dead peer is noticed after 10 to 15 s.
+pub(super) const IDLE: Duration = Duration::from_secs(10);
 /// The largest packet that is tried. Above 6,550 bytes a batch of ten passes what the kernel segments (64 KiB) and
 /// transfers stall.
 const PACKET_BYTES_MAX: u16 = 6500;
