@@ -237,3 +237,132 @@ impl ClientCertVerifier for ProvenKey {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use rustls::pki_types::PrivateKeyDer;
+
+    use super::*;
+    use crate::transport::{Ended, Endpoint};
+
+    fn identity() -> Identity {
+        Identity::load_or_create(tempfile::tempdir().unwrap().path()).unwrap()
+    }
+
+    fn here() -> SocketAddr {
+        "127.0.0.1:0".parse().unwrap()
+    }
+
+    /// What becomes of a handshake with `client`, on the server's side.
+    async fn knocks(client: rustls::ClientConfig) -> Result<NodeId, Ended> {
+        let server = Endpoint::bind(&identity(), here(), true).unwrap();
+        let quinn = quinn::Endpoint::client(here()).unwrap();
+        let config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(client).unwrap()));
+        let dialling = quinn.connect_with(config, server.address(), "chappie.invalid").unwrap();
+        let taking = async { server.knock().await.unwrap().handshake().await.map(|connection| connection.peer()) };
+        let (_dialled, taken) = tokio::join!(dialling, taking);
+        taken
+    }
+
+    fn client(resolver: Option<Arc<dyn rustls::client::ResolvesClientCert>>, alpn: &[u8]) -> rustls::ClientConfig {
+        let credentials = Credentials::new(&identity()).unwrap();
+        let builder = rustls::ClientConfig::builder_with_provider(Arc::clone(&credentials.provider))
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .unwrap()
+            .dangerous()
+            .with_custom_certificate_verifier(credentials.verifier(None));
+        let mut config = match resolver {
+            Some(resolver) => builder.with_client_cert_resolver(resolver),
+            None => builder.with_no_client_auth(),
+        };
+        config.alpn_protocols = vec![alpn.to_vec()];
+        config
+    }
+
+    fn raw_key(spki: Vec<u8>, key: Arc<dyn rustls::sign::SigningKey>) -> Arc<AlwaysResolvesClientRawPublicKeys> {
+        let certified = CertifiedKey::new(vec![CertificateDer::from(spki)], key);
+        Arc::new(AlwaysResolvesClientRawPublicKeys::new(Arc::new(certified)))
+    }
+
+    #[tokio::test]
+    async fn a_device_that_proves_its_key_is_known_by_it() {
+        let me = identity();
+        let credentials = Credentials::new(&me).unwrap();
+        let resolver = Arc::new(AlwaysResolvesClientRawPublicKeys::new(Arc::clone(&credentials.key)));
+        assert_eq!(knocks(client(Some(resolver), b"chappie/1")).await, Ok(me.node_id()));
+    }
+
+    #[tokio::test]
+    async fn no_key_an_x509_certificate_and_another_kind_of_key_are_refused() {
+        assert!(matches!(knocks(client(None, b"chappie/1")).await, Err(Ended::Broken(_))));
+        let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
+        let der = PrivateKeyDer::Pkcs8(key.serialize_der().into());
+        let signing = ring::sign::any_supported_type(&der).unwrap();
+        let p256 = raw_key(key.subject_public_key_info(), signing);
+        assert!(matches!(knocks(client(Some(p256), b"chappie/1")).await, Err(Ended::Broken(_))));
+        let certificate = rcgen::CertificateParams::new(vec![]).unwrap().self_signed(&key).unwrap();
+        let certified =
+            CertifiedKey::from_der(vec![certificate.der().clone()], der, &ring::default_provider()).unwrap();
+        let x509 = Arc::new(rustls::sign::SingleCertAndKey::from(certified));
+        assert!(matches!(knocks(client(Some(x509), b"chappie/1")).await, Err(Ended::Broken(_))));
+    }
+
+    #[tokio::test]
+    async fn a_key_that_is_shown_and_not_proven_is_refused() {
+        let (victim, thief) = (identity(), identity());
+        let signing = ring::sign::any_eddsa_type(&PrivatePkcs8KeyDer::from(thief.key_pair().serialize_der())).unwrap();
+        let stolen = raw_key(victim.public_key_der(), signing);
+        let refused = knocks(client(Some(stolen), b"chappie/1")).await;
+        assert!(matches!(refused, Err(Ended::Broken(_))), "{refused:?}");
+    }
+
+    #[tokio::test]
+    async fn a_protocol_that_is_not_ours_is_refused() {
+        let me = Credentials::new(&identity()).unwrap();
+        let resolver = Arc::new(AlwaysResolvesClientRawPublicKeys::new(Arc::clone(&me.key)));
+        assert!(knocks(client(Some(resolver), b"h3")).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_dial_takes_the_expected_device_only() {
+        let (here_id, there_id) = (identity(), identity());
+        let there = Endpoint::bind(&there_id, here(), true).unwrap();
+        let caller = Endpoint::bind(&here_id, here(), false).unwrap();
+        let answering = tokio::spawn({
+            let there = there.clone();
+            async move {
+                let mut held = Vec::new();
+                while let Some(knock) = there.knock().await {
+                    held.extend(knock.handshake().await);
+                }
+            }
+        });
+        let other = identity().node_id();
+        let refused = caller.dial(there.address(), Protocol::Mesh, Some(other)).await;
+        assert!(matches!(refused, Err(Ended::OtherDevice)), "{refused:?}");
+        for expected in [Some(there_id.node_id()), None] {
+            let taken = caller.dial(there.address(), Protocol::Join, expected).await.unwrap();
+            assert_eq!((taken.peer(), taken.protocol()), (there_id.node_id(), Protocol::Join));
+        }
+        answering.abort();
+    }
+
+    #[tokio::test]
+    async fn the_two_ends_of_a_connection_share_a_binding_and_no_two_connections_do() {
+        let there = Endpoint::bind(&identity(), here(), true).unwrap();
+        let caller = Endpoint::bind(&identity(), here(), false).unwrap();
+        let mut bindings = std::collections::BTreeSet::new();
+        for _ in 0..3 {
+            let taking = async { there.knock().await.unwrap().handshake().await.unwrap() };
+            let (dialled, taken) = tokio::join!(caller.dial(there.address(), Protocol::Join, None), taking);
+            let dialled = dialled.unwrap();
+            let binding = dialled.binding(b"chappie join", b"context").unwrap();
+            assert_eq!(taken.binding(b"chappie join", b"context"), Some(binding));
+            assert_ne!(taken.binding(b"chappie join", b"other"), Some(binding));
+            bindings.insert(binding);
+        }
+        assert_eq!(bindings.len(), 3);
+    }
+}
