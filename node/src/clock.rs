@@ -32,6 +32,22 @@ pub fn token() -> String {
     Uuid::new_v4().simple().to_string()
 }
 
+/// Fresh random bytes from the system, for keys and secrets.
+#[must_use]
+pub fn random<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    let mut filled = 0;
+    while filled < N {
+        // Blocks only before the system's generator is seeded, which is long before a user's program starts.
+        match rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty()) {
+            Ok(count) => filled += count,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => panic!("the system gives no random bytes: {error}"),
+        }
+    }
+    bytes
+}
+
 /// `stamp` as RFC 3339 in UTC with milliseconds, the form history shows.
 #[must_use]
 pub fn rfc3339(stamp: Millis) -> String {

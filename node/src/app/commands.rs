@@ -1,6 +1,7 @@
 //! What the command line asks of a running node, answered from its handles.
 
 use std::{
+    collections::BTreeMap,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -16,18 +17,18 @@ use crate::{
     config::JoinCode,
     content::Block,
     control::{
-        BrokerRow, CommandError, Commands, Finding, ForgetRow, ImportRow, InviteRow, JoinRow, LogEntry, LogPage,
-        LogQuery, PeerRow, QuorumRow, ReceiptReport, ReceiptRow, Reply, Resolution, SessionNew, SessionRow,
-        SessionStatus, StatusReport, membership,
+        CommandError, Commands, Finding, ForgetRow, ImportRow, InviteRow, JoinRow, LogEntry, LogPage, LogQuery,
+        PeerRow, ReceiptReport, ReceiptRow, Reply, Resolution, SessionNew, SessionRow, SessionStatus, StatusReport,
     },
     doors::stdio,
+    fleet::Directory as _,
     host::{
         BoxFuture,
         native::image_part::{self, Picture},
     },
     ids::{Conversation, EntryId, SessionId},
     sessions::{
-        Session,
+        SessionInfo,
         entry::{Body, Entry},
         history::{LIMIT_MAX, Page, Range},
     },
@@ -47,23 +48,47 @@ fn failed(error: impl std::fmt::Display) -> CommandError {
 }
 
 impl Node {
+    /// This device's own sessions.
     pub(super) fn session_rows(&self) -> Vec<SessionRow> {
-        let counts = self.broker.binding_counts();
-        self.sessions.list().iter().map(|session| self.row(session, &counts)).collect()
+        let (counts, device) = (self.broker.binding_counts(), self.config.name.clone());
+        self.sessions.infos().into_iter().map(|info| row(info, device.clone(), &counts)).collect()
     }
 
-    fn row(&self, session: &Session, counts: &std::collections::BTreeMap<crate::ids::SessionId, usize>) -> SessionRow {
-        let record = session.record();
-        SessionRow {
-            id: record.id.to_string(),
-            name: record.name.clone(),
-            host: session.host().kind(),
-            agent_dir: self.config.home.display().to_string(),
-            device: self.config.name.clone(),
-            cwd: record.cwd.display().to_string(),
-            status: if session.is_executing() { SessionStatus::Executing } else { SessionStatus::Idle },
-            binding_count: counts.get(&record.id).copied().unwrap_or(0) as u64,
-        }
+    /// The sessions of every device that is online, as this device knows them when it is the broker.
+    pub(super) fn online_rows(&self) -> Vec<SessionRow> {
+        let counts = self.broker.binding_counts();
+        self.fleet.list().into_iter().map(|placed| row(placed.info, placed.device, &counts)).collect()
+    }
+
+    pub(super) fn receipt_rows(&self) -> Vec<ReceiptRow> {
+        self.broker.receipts().iter().rev().map(receipt_row).collect()
+    }
+
+    pub(super) async fn receipt_report(&self, id: &str) -> Result<ReceiptReport, CommandError> {
+        let receipt = self.find_receipt(id)?;
+        let ended = match self.fleet.find(&receipt.session) {
+            Some(placed) => placed.node.ended(receipt.key.0.clone()).await,
+            None => None,
+        };
+        let details = json!({
+            "ended": ended,
+            "signature": receipt.signature,
+            "callId": receipt.call_id,
+            "attempt": receipt.attempt,
+            "createdAt": clock::rfc3339(receipt.created),
+            "reason": receipt.reason,
+            "resources": receipt.resources,
+        });
+        Ok(ReceiptReport { row: receipt_row(&receipt), details: details.as_object().cloned().unwrap_or_default() })
+    }
+
+    pub(super) async fn resolve_here(&self, id: &str, how: Resolution) -> Result<(), CommandError> {
+        let receipt = self.find_receipt(id)?;
+        let how = match how {
+            Resolution::Completed => Resolve::Completed,
+            Resolution::NotRun => Resolve::NotDone,
+        };
+        self.broker.resolve(receipt.key, how).await.map_err(failed)
     }
 
     fn find_receipt(&self, id: &str) -> Result<Receipt, CommandError> {
@@ -185,37 +210,24 @@ impl Node {
                 },
             });
         }
+        findings.extend(self.mesh_findings());
         findings
     }
 }
 
 impl Commands for Node {
     fn status(&self) -> Reply<'_, StatusReport> {
-        Box::pin(async move {
-            let node = self.identity.node_id().to_string();
-            Ok(StatusReport {
-                node: node.clone(),
-                name: self.config.name.clone(),
-                mesh: None,
-                broker: Some(BrokerRow { node, name: self.config.name.clone(), term: 1, is_self: true }),
-                quorum: QuorumRow { voters: 1, reachable: 1, ok: true },
-                peers: Vec::new(),
-                sessions: self.session_rows(),
-                version: env!("CARGO_PKG_VERSION").into(),
-                trouble: None,
-                quic: None,
-            })
-        })
+        Box::pin(async move { Ok(self.report().await) })
     }
 
     fn sessions(&self) -> Reply<'_, Vec<SessionRow>> {
-        Box::pin(async move { Ok(self.session_rows()) })
+        Box::pin(async move { Ok(self.fleet_sessions().await) })
     }
 
     fn session_new(&self, request: SessionNew) -> Reply<'_, SessionRow> {
         Box::pin(async move {
             let session = self.sessions.create(&request.dir, request.name).await.map_err(failed)?;
-            Ok(self.row(&session, &self.broker.binding_counts()))
+            Ok(row(self.sessions.info(&session), self.config.name.clone(), &self.broker.binding_counts()))
         })
     }
 
@@ -235,35 +247,15 @@ impl Commands for Node {
     }
 
     fn receipts(&self) -> Reply<'_, Vec<ReceiptRow>> {
-        Box::pin(async move { Ok(self.broker.receipts().iter().rev().map(receipt_row).collect()) })
+        Box::pin(self.all_receipts())
     }
 
     fn receipt(&self, id: String) -> Reply<'_, ReceiptReport> {
-        Box::pin(async move {
-            let receipt = self.find_receipt(&id)?;
-            let ended = self.sessions.operations().ended(&receipt.key.0).await.map_err(failed)?;
-            let details = json!({
-                "ended": ended,
-                "signature": receipt.signature,
-                "callId": receipt.call_id,
-                "attempt": receipt.attempt,
-                "createdAt": clock::rfc3339(receipt.created),
-                "reason": receipt.reason,
-                "resources": receipt.resources,
-            });
-            Ok(ReceiptReport { row: receipt_row(&receipt), details: details.as_object().cloned().unwrap_or_default() })
-        })
+        Box::pin(self.one_receipt(id))
     }
 
     fn resolve(&self, id: String, how: Resolution) -> Reply<'_, ()> {
-        Box::pin(async move {
-            let receipt = self.find_receipt(&id)?;
-            let how = match how {
-                Resolution::Completed => Resolve::Completed,
-                Resolution::NotRun => Resolve::NotDone,
-            };
-            self.broker.resolve(receipt.key, how).await.map_err(failed)
-        })
+        Box::pin(self.settle_by_word(id, how))
     }
 
     fn import_state(&self, path: PathBuf) -> Reply<'_, ImportRow> {
@@ -275,30 +267,26 @@ impl Commands for Node {
     }
 
     fn invite(&self, uses: u32, ttl_ms: u64) -> Reply<'_, InviteRow> {
-        Box::pin(async move {
-            membership::terms(uses, ttl_ms)?;
-            Err(without_mesh())
-        })
+        Box::pin(self.make_invite(uses, ttl_ms))
     }
 
-    fn join(&self, _code: JoinCode) -> Reply<'_, JoinRow> {
-        Box::pin(async { Err(without_mesh()) })
+    fn join(&self, code: JoinCode) -> Reply<'_, JoinRow> {
+        Box::pin(self.join_mesh(code))
     }
 
     fn peers(&self) -> Reply<'_, Vec<PeerRow>> {
-        Box::pin(async { Err(without_mesh()) })
+        Box::pin(async move { Ok(self.peer_rows()) })
     }
 
-    fn forget(&self, _device: String) -> Reply<'_, ForgetRow> {
-        Box::pin(async { Err(without_mesh()) })
+    fn forget(&self, device: String) -> Reply<'_, ForgetRow> {
+        Box::pin(self.forget_device(device))
     }
 
     fn serve_mcp(self: Arc<Self>, stream: UnixStream, session: Option<String>) -> BoxFuture<'static, ()> {
         Box::pin(async move {
-            let toolbox = Arc::clone(&self.toolbox);
             let surface: Arc<dyn Surface> = match session {
-                Some(session) => Arc::new(Preferring::new(toolbox, SessionId(session))),
-                None => toolbox,
+                Some(session) => Arc::new(Preferring::new(Arc::clone(&self.surface), SessionId(session))),
+                None => Arc::clone(&self.surface),
             };
             let (reader, writer) = stream.into_split();
             if let Err(error) = stdio::serve(surface, reader, writer, self.stopping.child_token()).await {
@@ -308,8 +296,17 @@ impl Commands for Node {
     }
 }
 
-fn without_mesh() -> CommandError {
-    CommandError::new("the node's mesh is not running, so it has no other devices; update this node and start it again")
+fn row(info: SessionInfo, device: String, counts: &BTreeMap<SessionId, usize>) -> SessionRow {
+    SessionRow {
+        binding_count: counts.get(&info.id).copied().unwrap_or(0) as u64,
+        id: info.id.to_string(),
+        name: info.name,
+        host: info.host,
+        agent_dir: info.agent_dir,
+        device,
+        cwd: info.cwd,
+        status: if info.executing { SessionStatus::Executing } else { SessionStatus::Idle },
+    }
 }
 
 /// The picture in a file, as it will be shown.

@@ -1,34 +1,45 @@
 //! Composition root: builds everything in order, stops it in reverse. The only place that constructs and stops things.
 
+mod belonging;
+mod build;
 mod commands;
+mod desk;
+mod gate;
+mod mesh;
 
 use std::{
+    collections::BTreeMap,
     io,
     net::SocketAddr,
-    path::{Path, PathBuf},
-    sync::Arc,
+    path::PathBuf,
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
-use chappie_mesh::{Identity, IdentityError};
+use chappie_mesh::{Duplicate, Identity, IdentityError, MeshError, NodeId};
 use serde::Serialize;
-use tokio::{sync::watch, task::JoinHandle};
-use tokio_util::sync::CancellationToken;
+use tokio::{sync::watch, task::JoinHandle, time::Instant};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     broker::{self, Broker},
     config::Config,
     control::{Commands, Server, SessionRow, SocketError},
     doors::http::{self, HttpDoor},
-    fleet::{LocalNode, Tenure},
-    host::native::{group, host::NativeHosts, stage},
-    sessions::{DirectoryError, HostFactory, ReconcileError, Record, Sessions},
+    fleet::{
+        directory::Fleet,
+        line::Line,
+        membership::{Membership, OpenFailure},
+        seat::Seat,
+        serve::Incoming,
+    },
+    sessions::{DirectoryError, ReconcileError, Sessions},
     storage::{
         blobs::Blobs,
         node::{NodeStore, StoreError},
         pair::{self, PairError},
     },
-    tools::{Surface, Toolbox},
+    tools::Surface,
 };
 
 /// How long a selection waits for a session to come online (the guide).
@@ -76,6 +87,12 @@ pub enum StartError {
     /// A session of the command line.
     #[error(transparent)]
     Session(#[from] DirectoryError),
+    /// The mesh.
+    #[error(transparent)]
+    Mesh(#[from] MeshError),
+    /// Which mesh this device belongs to.
+    #[error(transparent)]
+    Membership(#[from] OpenFailure),
     /// The control socket.
     #[error(transparent)]
     Socket(#[from] SocketError),
@@ -98,7 +115,7 @@ pub struct ReadyLine {
     pub node: String,
     /// Where MCP is served.
     pub mcp: Option<String>,
-    /// Where the mesh listens; `None` until the mesh exists.
+    /// Where the mesh listens, over UDP; `None` when it does not run.
     pub quic: Option<String>,
     /// The sessions.
     pub sessions: Vec<SessionRow>,
@@ -110,17 +127,30 @@ pub struct App {
     stopping: CancellationToken,
     http: Option<HttpDoor>,
     control: Option<JoinHandle<()>>,
-    store: NodeStore,
+    /// What is done in the background for the mesh.
+    tasks: TaskTracker,
 }
 
 /// What commands act on.
 pub(crate) struct Node {
     config: Config,
-    identity: Identity,
+    identity: Arc<Identity>,
+    store: NodeStore,
     broker: Broker,
     sessions: Arc<Sessions>,
     blobs: Blobs,
-    toolbox: Arc<Toolbox>,
+    membership: Arc<Membership>,
+    seat: Seat,
+    mesh: mesh::Slot,
+    line: Line,
+    /// Who is connected, as the parts know it that were built before the mesh ran.
+    connected: watch::Sender<mesh::Nodes>,
+    fleet: Arc<Fleet>,
+    incoming: Arc<Incoming>,
+    /// The tools as this device's own doors offer them.
+    surface: Arc<dyn Surface>,
+    /// Second devices with one identity, and when each was last noticed.
+    duplicates: Mutex<BTreeMap<NodeId, (Instant, Duplicate)>>,
     stopping: CancellationToken,
 }
 
@@ -139,36 +169,22 @@ impl App {
     /// [`StartError`]; what was started before is stopped again.
     pub async fn start(config: Config, doors: Doors) -> Result<Self, StartError> {
         let home = config.home.clone();
-        let unusable = |cause| StartError::Home { path: home.clone(), cause };
-        let identity = Identity::load_or_create(&home)?;
+        let identity = Arc::new(Identity::load_or_create(&home)?);
         let control = match doors {
             Doors::All | Doors::Control => Some(Server::bind(&home).await?),
             Doors::None => None,
         };
         pair::check(&home)?;
-        let store = NodeStore::open(&home)?;
-        let settings = broker::Settings { cooldown: config.cooldown, offline_wait: OFFLINE_WAIT };
-        let broker = Broker::open(&home, settings)?;
-        let blobs = Blobs::open(&home.join("blobs")).map_err(unusable)?;
-        sweep(&home).await;
         let stopping = CancellationToken::new();
-        let sessions =
-            Sessions::open(&home, store.clone(), Arc::new(broker.clone()), factory(&home, &blobs), stopping.clone())
-                .await?;
-        sessions.reconcile().await.map_err(StartError::Reconcile)?;
-        for spec in &config.sessions {
-            sessions.create(&spec.dir, spec.name.clone()).await?;
-        }
-        let toolbox = Arc::new(Toolbox::new(
-            broker.clone(),
-            LocalNode::new(Arc::clone(&sessions), blobs.clone(), config.name.clone()),
-            watch::Sender::new(Tenure { epoch: 1, term: 1 }).subscribe(),
-            config.call_budget,
-            config.cooldown,
-        ));
         let address = config.mcp;
-        let node = Arc::new(Node { config, identity, broker, sessions, blobs, toolbox, stopping: stopping.clone() });
-        let mut app = Self { node, stopping, http: None, control: None, store };
+        let node = build::node(config, identity, stopping.clone()).await?;
+        let mut app = Self { node, stopping, http: None, control: None, tasks: TaskTracker::new() };
+        if doors != Doors::None
+            && let Err(error) = app.start_mesh().await
+        {
+            app.stop().await;
+            return Err(error);
+        }
         if doors == Doors::All {
             match http::serve(app.surface(), address, app.stopping.child_token()).await {
                 Ok(door) => app.http = Some(door),
@@ -185,6 +201,17 @@ impl App {
         Ok(app)
     }
 
+    /// Starts the mesh and what is done for it in the background.
+    async fn start_mesh(&self) -> Result<(), StartError> {
+        mesh::start(&self.node).await?;
+        let membership = Arc::clone(&self.node.membership);
+        self.tasks.spawn(membership.follow(self.stopping.clone()));
+        self.tasks.spawn(Arc::clone(&self.node).attend());
+        self.tasks.spawn(Arc::clone(&self.node).forward_connected());
+        self.tasks.spawn(self.node.announcer().run());
+        Ok(())
+    }
+
     /// What the command line can ask of this node.
     #[must_use]
     pub fn commands(&self) -> Arc<dyn Commands> {
@@ -194,7 +221,7 @@ impl App {
     /// The tools, for a door in this process.
     #[must_use]
     pub fn surface(&self) -> Arc<dyn Surface> {
-        self.node.toolbox.clone()
+        Arc::clone(&self.node.surface)
     }
 
     /// What `up` prints.
@@ -204,7 +231,7 @@ impl App {
             ready: true,
             node: self.node.identity.node_id().to_string(),
             mcp: self.http.as_ref().map(|door| format!("http://{}/mcp", door.address)),
-            quic: None,
+            quic: self.node.mesh.get().map(|mesh| mesh.local_addr().to_string()),
             sessions: self.node.session_rows(),
         }
     }
@@ -220,36 +247,19 @@ impl App {
         if let Some(control) = self.control {
             let _ = control.await;
         }
+        self.tasks.close();
+        self.tasks.wait().await;
         self.node.sessions.stop().await;
         if let Some(door) = self.http {
             door.closed().await;
         }
+        // After the sessions: what they ended with is told to the broker's device first.
+        if let Some(mesh) = self.node.mesh.get() {
+            mesh.stop().await;
+        }
         self.node.broker.close().await;
-        if let Err(error) = self.store.stop().await {
+        if let Err(error) = self.node.store.stop().await {
             tracing::error!(%error, "the node's store did not close cleanly");
         }
     }
-}
-
-/// Ends what a killed node left running, and removes what it left half written.
-async fn sweep(home: &Path) {
-    let home = home.to_owned();
-    let swept = tokio::task::spawn_blocking(move || {
-        for group in group::sweep(&home) {
-            tracing::info!(?group, "ended what an interrupted call left running");
-        }
-        if let Err(error) = stage::sweep(&home) {
-            tracing::warn!(%error, "half-written files of an earlier run may be left");
-        }
-    });
-    if let Err(error) = swept.await {
-        tracing::error!(%error, "leftovers of an earlier run could not be swept");
-    }
-}
-
-/// Makes native hosts that share one set of path locks.
-fn factory(home: &Path, blobs: &Blobs) -> HostFactory {
-    let user_home = std::env::var_os("HOME").map_or_else(|| PathBuf::from("/"), PathBuf::from);
-    let hosts = NativeHosts::new(home, &user_home, blobs.clone());
-    Arc::new(move |record: &Record| hosts.host(&record.id, &record.cwd))
 }

@@ -7,6 +7,7 @@ pub mod directory;
 pub mod feed;
 pub mod line;
 pub mod local;
+pub mod membership;
 pub mod meshed;
 pub mod office;
 mod pages;

@@ -1,0 +1,250 @@
+//! The broker's desk: what a person, or a member itself, asks of the device that is broker, from any device of the mesh.
+//! On the broker's device it is a function call, elsewhere one stream for each question.
+
+mod messages;
+
+use std::{sync::Arc, time::Duration};
+
+use chappie_mesh::{InviteId, InviteKey, JoinReply, JoinRequest, NodeId, Roster, Stream, StreamKind};
+use serde::{Serialize, de::DeserializeOwned};
+
+use self::messages::{ASK_MAX, DeskAsk, DeskTold, TOLD_MAX};
+use super::Node;
+use crate::{
+    broker::Belongings,
+    control::{CommandError, ForgetRow, ReceiptReport, ReceiptRow, Resolution, SessionRow, membership::named},
+    fleet::seat::Holder,
+};
+
+/// How long a question waits for a connection to the broker's device: as an offline selection does.
+const CONNECT_WAIT: Duration = Duration::from_secs(5);
+/// How long an answer may take after that. Merging the largest state takes about a second on a slow disk.
+const ANSWER_WAIT: Duration = Duration::from_secs(15);
+
+fn failed(error: impl std::fmt::Display) -> CommandError {
+    CommandError::new(error.to_string())
+}
+
+impl Node {
+    /// Asks the broker's device, which is another one.
+    async fn ask_desk(&self, broker: NodeId, ask: DeskAsk) -> Result<DeskTold, CommandError> {
+        let device = self.membership.roster().label(&broker);
+        let Some(mesh) = self.mesh.get() else {
+            return Err(CommandError::new(format!(
+                "the broker of this mesh is the device {device}, and this process has no connection to it; start the node \
+                 here with `chappie up`, or run the command on {device}"
+            )));
+        };
+        let unreachable = |cause: String| {
+            CommandError::temporary(format!("the broker's device {device} could not be asked: {cause}"))
+        };
+        let mut stream =
+            mesh.open(broker, StreamKind::Desk, CONNECT_WAIT).await.map_err(|error| unreachable(error.to_string()))?;
+        let exchange = async {
+            stream.send.message(&ask).await?;
+            stream.send.finish();
+            stream.recv.message::<DeskTold>(TOLD_MAX).await
+        };
+        match tokio::time::timeout(ANSWER_WAIT, exchange).await {
+            Ok(Ok(Some(DeskTold::Refused { message, temporary }))) => Err(CommandError { message, temporary }),
+            Ok(Ok(Some(told))) => Ok(told),
+            Ok(Ok(None)) => Err(unreachable("it closed the question without an answer".into())),
+            Ok(Err(error)) => Err(unreachable(error.to_string())),
+            Err(_) => Err(unreachable(format!("it did not answer within {} s", ANSWER_WAIT.as_secs()))),
+        }
+    }
+
+    async fn ask_rows<T: DeserializeOwned>(&self, broker: NodeId, ask: DeskAsk) -> Result<T, CommandError> {
+        match self.ask_desk(broker, ask).await? {
+            DeskTold::Rows(json) => serde_json::from_slice(&json).map_err(|error| {
+                failed(format!("the broker's device answered what this program cannot read: {error}"))
+            }),
+            _ => Err(failed("the broker's device answered something else; update both devices to one version")),
+        }
+    }
+
+    async fn ask_done(&self, broker: NodeId, ask: DeskAsk) -> Result<(), CommandError> {
+        self.ask_desk(broker, ask).await.map(|_| ())
+    }
+
+    /// The fleet's sessions; only this device's own while the broker cannot be asked.
+    pub(super) async fn fleet_sessions(&self) -> Vec<SessionRow> {
+        match self.seat.holder() {
+            Holder::Here => self.online_rows(),
+            Holder::There(broker) => match self.ask_rows(broker, DeskAsk::Sessions).await {
+                Ok(rows) => rows,
+                Err(error) => {
+                    tracing::debug!(%error, "only this device's own sessions are listed");
+                    self.session_rows()
+                }
+            },
+        }
+    }
+
+    /// All receipts, oldest first.
+    pub(super) async fn all_receipts(&self) -> Result<Vec<ReceiptRow>, CommandError> {
+        match self.seat.holder() {
+            Holder::Here => Ok(self.receipt_rows()),
+            Holder::There(broker) => self.ask_rows(broker, DeskAsk::Receipts).await,
+        }
+    }
+
+    /// One receipt with its details.
+    pub(super) async fn one_receipt(&self, id: String) -> Result<ReceiptReport, CommandError> {
+        match self.seat.holder() {
+            Holder::Here => self.receipt_report(&id).await,
+            Holder::There(broker) => self.ask_rows(broker, DeskAsk::Receipt(id)).await,
+        }
+    }
+
+    /// Takes a person's word on a receipt.
+    pub(super) async fn settle_by_word(&self, id: String, how: Resolution) -> Result<(), CommandError> {
+        match self.seat.holder() {
+            Holder::Here => self.resolve_here(&id, how).await,
+            Holder::There(broker) => self.ask_done(broker, DeskAsk::Resolve(id, how)).await,
+        }
+    }
+
+    /// Has the broker remember an invite.
+    pub(super) async fn register_invite(
+        &self,
+        id: InviteId,
+        key: InviteKey,
+        uses: u32,
+        ttl_ms: u64,
+    ) -> Result<(), CommandError> {
+        match self.seat.holder() {
+            Holder::Here => self.broker.invite(id, key, uses, ttl_ms).await.map_err(failed),
+            Holder::There(broker) => self.ask_done(broker, DeskAsk::Invite { id, key, uses, ttl_ms }).await,
+        }
+    }
+
+    /// Forgets a device (F21).
+    pub(super) async fn forget_device(&self, word: String) -> Result<ForgetRow, CommandError> {
+        match self.seat.holder() {
+            Holder::Here => self.forget_here(&word).await,
+            Holder::There(broker) => self.ask_rows(broker, DeskAsk::Forget(word)).await,
+        }
+    }
+
+    /// Tells the broker this device's name, when the roster has another one.
+    pub(super) async fn tell_name(&self, broker: NodeId) -> Result<(), CommandError> {
+        let known = self.membership.roster().members.get(&self.own()).map(|member| member.name.clone());
+        if known.as_ref() == Some(&self.config.name) {
+            return Ok(());
+        }
+        self.ask_done(broker, DeskAsk::Rename(self.config.name.clone())).await
+    }
+
+    /// Hands over what this device's own broker knew (F18).
+    pub(super) async fn merge_into(&self, broker: NodeId, belongings: Belongings) -> Result<(), CommandError> {
+        self.ask_done(broker, DeskAsk::Merge(belongings)).await
+    }
+
+    /// A device shows an invite at this device's door.
+    pub(super) async fn admit(&self, node: NodeId, request: JoinRequest, binding: [u8; 32]) -> JoinReply {
+        let JoinRequest { name, invite, proof, .. } = request;
+        let admitted = match self.seat.holder() {
+            Holder::Here => self.admit_here(node, &name, invite, binding, proof).await,
+            Holder::There(broker) => {
+                let ask = DeskAsk::Admit { node, name, invite, binding, proof };
+                match self.ask_desk(broker, ask).await {
+                    Ok(DeskTold::Roster(roster)) => Ok(Arc::new(roster)),
+                    Ok(_) => Err(failed("the broker's device answered something else")),
+                    Err(error) => Err(error),
+                }
+            }
+        };
+        match admitted {
+            Ok(roster) => {
+                let addresses = self.mesh.get().map(|mesh| {
+                    let mut known = mesh.known_addresses();
+                    known.push((self.own(), mesh.addresses()));
+                    known
+                });
+                JoinReply::Welcome { roster: (*roster).clone(), addresses: addresses.unwrap_or_default() }
+            }
+            Err(error) => JoinReply::Refused(error.message),
+        }
+    }
+
+    async fn admit_here(
+        &self,
+        node: NodeId,
+        name: &str,
+        invite: InviteId,
+        binding: [u8; 32],
+        proof: [u8; 32],
+    ) -> Result<Arc<Roster>, CommandError> {
+        self.broker.admit(node, name, invite, binding, proof).await.map_err(failed)
+    }
+
+    async fn forget_here(&self, word: &str) -> Result<ForgetRow, CommandError> {
+        let roster = self.membership.roster();
+        let node = named(&roster, word)?;
+        let name = roster.members.get(&node).map(|member| member.name.clone()).unwrap_or_default();
+        let sessions = self.fleet.kept(&node);
+        let rows = self.online_rows().into_iter().filter(|row| sessions.iter().any(|id| id.as_str() == row.id));
+        let rows = rows.collect();
+        self.broker.forget(node, sessions).await.map_err(failed)?;
+        Ok(ForgetRow { node: node.to_string(), name, sessions: rows })
+    }
+
+    /// Answers one question of the member `peer`.
+    pub(super) async fn serve_desk(self: Arc<Self>, peer: NodeId, mut stream: Stream) {
+        let ask = match tokio::time::timeout(ANSWER_WAIT, stream.recv.message::<DeskAsk>(ASK_MAX)).await {
+            Ok(Ok(Some(ask))) => ask,
+            Ok(Ok(None)) => return,
+            Ok(Err(error)) => return tracing::warn!(%error, peer = %peer.short(), "a question was not understood"),
+            Err(_) => return tracing::warn!(peer = %peer.short(), "a question did not arrive whole in time"),
+        };
+        let told = if self.seat.holder() == Holder::Here {
+            self.desk_answer(peer, ask).await
+        } else {
+            let broker = self.membership.roster();
+            let message = format!("{} is not the broker; {} is", self.config.name, broker.label(&broker.broker));
+            Err(CommandError::temporary(message))
+        };
+        let told =
+            told.unwrap_or_else(|error| DeskTold::Refused { message: error.message, temporary: error.temporary });
+        if let Err(error) = stream.send.message(&told).await {
+            tracing::debug!(%error, peer = %peer.short(), "an answer did not arrive");
+        }
+        stream.send.finish();
+    }
+
+    async fn desk_answer(&self, peer: NodeId, ask: DeskAsk) -> Result<DeskTold, CommandError> {
+        let done = |()| DeskTold::Done;
+        match ask {
+            DeskAsk::Admit { node, name, invite, binding, proof } => {
+                let roster = self.admit_here(node, &name, invite, binding, proof).await?;
+                Ok(DeskTold::Roster((*roster).clone()))
+            }
+            DeskAsk::Invite { id, key, uses, ttl_ms } => {
+                self.broker.invite(id, key, uses, ttl_ms).await.map(done).map_err(failed)
+            }
+            DeskAsk::Rename(name) => self.broker.rename(peer, &name).await.map(done).map_err(failed),
+            DeskAsk::Merge(belongings) => {
+                let report = self.broker.merge(peer, belongings).await.map_err(failed)?;
+                if report.no_room > 0 {
+                    let count = report.no_room;
+                    return Err(CommandError::temporary(format!(
+                        "the broker's tables are full: {count} rows of the joining device found no room. Settle uncertain \
+                         receipts with `chappie receipts` there"
+                    )));
+                }
+                tracing::info!(?report, peer = %peer.short(), "a joining device handed over what its own broker knew");
+                Ok(DeskTold::Done)
+            }
+            DeskAsk::Sessions => rows(&self.online_rows()),
+            DeskAsk::Receipts => rows(&self.receipt_rows()),
+            DeskAsk::Receipt(id) => rows(&self.receipt_report(&id).await?),
+            DeskAsk::Resolve(id, how) => self.resolve_here(&id, how).await.map(done),
+            DeskAsk::Forget(word) => rows(&self.forget_here(&word).await?),
+        }
+    }
+}
+
+fn rows(value: &impl Serialize) -> Result<DeskTold, CommandError> {
+    serde_json::to_vec(value).map(DeskTold::Rows).map_err(failed)
+}

@@ -1,0 +1,86 @@
+//! [`Gate`]: the tools behind a gate that is shut while this device joins a mesh (F18): what its own broker knows is on the
+//! way to another one, and a call in between would be known to neither.
+
+use std::{sync::Arc, time::Duration};
+
+use serde_json::json;
+use tokio::time::timeout;
+
+use crate::{
+    fleet::membership::Membership,
+    host::BoxFuture,
+    ids::Conversation,
+    tools::{Answer, Caller, Content, Request, ResourceError, ResourceRead, Surface, Ticket, ToolSpec, UnknownTool},
+};
+
+/// How long a call waits at the gate: handing over takes two round trips and a write; whoever waits longer is told so.
+const GATE_WAIT: Duration = Duration::from_secs(10);
+
+/// The gate.
+pub(super) struct Gate {
+    tools: Arc<dyn Surface>,
+    membership: Arc<Membership>,
+}
+
+impl Gate {
+    pub(super) const fn new(tools: Arc<dyn Surface>, membership: Arc<Membership>) -> Self {
+        Self { tools, membership }
+    }
+
+    /// Whether it opened in time.
+    async fn opened(membership: &Membership) -> bool {
+        let mut seated = membership.seated();
+        let open = async { while membership.is_owing() && seated.changed().await.is_ok() {} };
+        timeout(GATE_WAIT, open).await.is_ok()
+    }
+}
+
+impl Surface for Gate {
+    fn specs(&self) -> &[ToolSpec] {
+        self.tools.specs()
+    }
+
+    fn instructions(&self) -> &str {
+        self.tools.instructions()
+    }
+
+    fn call(self: Arc<Self>, request: Request) -> BoxFuture<'static, Result<Answer, UnknownTool>> {
+        if !self.membership.is_owing() {
+            return Arc::clone(&self.tools).call(request);
+        }
+        Box::pin(async move {
+            if Self::opened(&self.membership).await {
+                Arc::clone(&self.tools).call(request).await
+            } else {
+                Ok(shut(&self.membership))
+            }
+        })
+    }
+
+    fn disconnected(&self, conversation: &Conversation) {
+        self.tools.disconnected(conversation);
+    }
+
+    fn resource_templates(&self) -> Vec<(String, String, String)> {
+        self.tools.resource_templates()
+    }
+
+    fn read_resource(
+        self: Arc<Self>,
+        uri: String,
+        caller: Caller,
+    ) -> BoxFuture<'static, Result<ResourceRead, ResourceError>> {
+        Arc::clone(&self.tools).read_resource(uri, caller)
+    }
+}
+
+fn shut(membership: &Membership) -> Answer {
+    let roster = membership.roster();
+    let text = format!(
+        "This device is joining a mesh and its broker, the device {}, has not answered yet; nothing was done. Try again in \
+         a minute, and see that the node runs there",
+        roster.label(&roster.broker)
+    );
+    let structured = json!({ "text": text }).as_object().cloned().unwrap_or_default();
+    Answer { content: vec![Content::Text(text)], structured, is_error: true, ticket: Ticket::default() }
+}

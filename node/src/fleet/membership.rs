@@ -1,0 +1,276 @@
+//! [`Membership`]: which mesh this device belongs to, kept in the node's store. The broker decides on the roster; everybody
+//! else keeps the copy that stands here. Leaving one mesh for another happens here and nowhere else (failure rules F18, F21).
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use chappie_mesh::{Identity, InviteCode, JoinError, NodeId, Roster};
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::Tenure;
+use crate::{
+    broker::{Broker, ProposeError},
+    clock,
+    storage::node::{Change, Key, NodeStore, StoreError},
+};
+
+/// Addresses that are kept of one member; a device has a handful of interfaces.
+const ADDRESSES_MAX: usize = 16;
+/// How long a join waits for its belongings to be taken over before it goes on in the background. It takes two round
+/// trips and one write.
+pub const HAND_OVER_WAIT: Duration = Duration::from_secs(5);
+
+/// Dialable addresses of members.
+pub type Addresses = Vec<(NodeId, Vec<SocketAddr>)>;
+
+/// What the store keeps of a mesh that another device is broker of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Row {
+    roster: Roster,
+    /// Where members were last said to be.
+    addresses: Addresses,
+    /// Whether the broker has yet to take over what this device's own broker knew (F18).
+    owing: bool,
+}
+
+/// Why a device did not join.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinFailure {
+    /// The code is this device's own.
+    #[error("this code was made here; use it on the device that shall join")]
+    Own,
+    /// Other devices are in its mesh.
+    #[error("this device shares a mesh with {0} other devices, and only one that stands alone can join another mesh")]
+    NotAlone(usize),
+    /// The other device did not let it in, or was not reached.
+    #[error(transparent)]
+    Mesh(#[from] JoinError),
+    /// The membership could not be recorded.
+    #[error("the other device let this one in, but that could not be recorded here: {0}; run the same command again")]
+    Store(#[from] StoreError),
+}
+
+/// Handle to the membership of this device.
+pub struct Membership {
+    node: NodeId,
+    store: NodeStore,
+    broker: Broker,
+    row: Mutex<Option<Row>>,
+    rosters: watch::Sender<Arc<Roster>>,
+    /// The roster that says who is this device's broker: its own until its belongings were taken over.
+    seated: watch::Sender<Arc<Roster>>,
+    tenure: watch::Sender<Tenure>,
+    /// Joining, being forgotten and taking a roster over happen one after the other.
+    changing: tokio::sync::Mutex<()>,
+}
+
+impl Membership {
+    /// Takes up what the store says; a new device becomes a mesh of one.
+    ///
+    /// # Errors
+    /// The node's store cannot be read, or the broker's cannot be written.
+    pub async fn open(node: NodeId, name: &str, store: NodeStore, broker: Broker) -> Result<Arc<Self>, OpenFailure> {
+        broker.found(clock::random::<16>().into(), node, name).await?;
+        let mut row: Option<Row> = store.read(&Key::membership())?;
+        if row.as_ref().is_some_and(|row| !row.roster.members.contains_key(&node)) {
+            // The device has another identity than the one that was let in: it stands alone.
+            store.durable(vec![Change::remove(Key::membership())]).await?;
+            row = None;
+        }
+        let roster = row.as_ref().map_or_else(|| broker.roster(), |row| Arc::new(row.roster.clone()));
+        let seated = if row.as_ref().is_some_and(|row| row.owing) { broker.roster() } else { Arc::clone(&roster) };
+        Ok(Arc::new(Self {
+            node,
+            store,
+            broker,
+            row: Mutex::new(row),
+            rosters: watch::Sender::new(roster),
+            tenure: watch::Sender::new(tenure(&seated)),
+            seated: watch::Sender::new(seated),
+            changing: tokio::sync::Mutex::new(()),
+        }))
+    }
+
+    /// The members, as far as this device knows.
+    #[must_use]
+    pub fn roster(&self) -> Arc<Roster> {
+        self.rosters.borrow().clone()
+    }
+
+    /// The same, to be watched.
+    #[must_use]
+    pub fn rosters(&self) -> watch::Receiver<Arc<Roster>> {
+        self.rosters.subscribe()
+    }
+
+    /// The roster that says whose commands this device takes; see [`super::Seat`].
+    #[must_use]
+    pub fn seated(&self) -> watch::Receiver<Arc<Roster>> {
+        self.seated.subscribe()
+    }
+
+    /// The office that commands are given in.
+    #[must_use]
+    pub fn tenure(&self) -> watch::Receiver<Tenure> {
+        self.tenure.subscribe()
+    }
+
+    /// Where members were last said to be.
+    #[must_use]
+    pub fn addresses(&self) -> Addresses {
+        self.row().as_ref().map(|row| row.addresses.clone()).unwrap_or_default()
+    }
+
+    /// Whether the broker has yet to take over what this device's own broker knew. Nothing is dispatched meanwhile.
+    #[must_use]
+    pub fn is_owing(&self) -> bool {
+        self.row().as_ref().is_some_and(|row| row.owing)
+    }
+
+    fn row(&self) -> std::sync::MutexGuard<'_, Option<Row>> {
+        self.row.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Follows this device's own broker for as long as it is the one; ends with `stopping`.
+    pub async fn follow(self: Arc<Self>, stopping: CancellationToken) {
+        let mut own = self.broker.rosters();
+        loop {
+            self.show();
+            tokio::select! {
+                () = stopping.cancelled() => return,
+                changed = own.changed() => if changed.is_err() { return },
+            }
+        }
+    }
+
+    /// Publishes what row and broker say now.
+    fn show(&self) {
+        let own = self.broker.roster();
+        let row = self.row();
+        let roster = row.as_ref().map_or_else(|| Arc::clone(&own), |row| Arc::new(row.roster.clone()));
+        let seated = if row.as_ref().is_some_and(|row| row.owing) { own } else { Arc::clone(&roster) };
+        // Under the lock of the row, so that the later word is the last one shown.
+        let put = |sender: &watch::Sender<Arc<Roster>>, word: Arc<Roster>| {
+            sender.send_if_modified(|shown| {
+                let changed = **shown != *word;
+                *shown = word;
+                changed
+            });
+        };
+        self.tenure.send_replace(tenure(&seated));
+        put(&self.rosters, roster);
+        put(&self.seated, seated);
+    }
+
+    async fn keep(&self, row: Row) -> Result<(), StoreError> {
+        self.store.durable(vec![Change::set(Key::membership(), &row)]).await?;
+        *self.row() = Some(row);
+        self.show();
+        Ok(())
+    }
+
+    /// Joins the mesh of `code`. On `Ok` this device is a member, durably; what its own broker knew is handed over next.
+    /// The same code again gives the same answer (F19).
+    ///
+    /// # Errors
+    /// [`JoinFailure`]; this device is where it was.
+    pub async fn join(
+        &self,
+        identity: &Identity,
+        name: &str,
+        build: &str,
+        code: &InviteCode,
+    ) -> Result<Arc<Roster>, JoinFailure> {
+        let _one = self.changing.lock().await;
+        if code.inviter == self.node {
+            return Err(JoinFailure::Own);
+        }
+        let roster = self.roster();
+        if roster.mesh != code.mesh && roster.members.len() > 1 {
+            return Err(JoinFailure::NotAlone(roster.members.len() - 1));
+        }
+        let welcome = chappie_mesh::join(identity, name, build, code).await?;
+        let owing = roster.mesh != welcome.roster.mesh || self.is_owing();
+        self.keep(Row { roster: welcome.roster, addresses: bounded(welcome.addresses), owing }).await?;
+        Ok(self.roster())
+    }
+
+    /// The broker's word on who is a member and where. An older one, or one of another mesh, changes nothing.
+    ///
+    /// # Errors
+    /// The store's; the word is then shown all the same and comes again with the next connection.
+    pub async fn adopt(&self, roster: Roster, addresses: Addresses) -> Result<(), StoreError> {
+        let _one = self.changing.lock().await;
+        let next = {
+            let row = self.row();
+            let Some(row) = row.as_ref() else { return Ok(()) };
+            let newer = roster.supersedes(&row.roster) && roster.members.contains_key(&self.node);
+            let roster = if newer { roster } else { row.roster.clone() };
+            let next = Row { roster, addresses: bounded(addresses), owing: row.owing };
+            if next == *row {
+                return Ok(());
+            }
+            next
+        };
+        self.keep(next).await
+    }
+
+    /// The broker has what this device's own broker knew: that is archived, and the mesh's broker is this device's.
+    ///
+    /// # Errors
+    /// The stores'; it is still owing then, and handing over nothing more does no harm.
+    pub async fn handed_over(&self, name: &str) -> Result<(), OpenFailure> {
+        let _one = self.changing.lock().await;
+        let Some(row) = self.row().clone() else { return Ok(()) };
+        let backup = self.broker.start_over(clock::random::<16>().into(), self.node, name).await?;
+        tracing::info!(backup = %backup.display(), "what this device's own broker knew is with the mesh's broker now");
+        self.keep(Row { owing: false, ..row }).await?;
+        Ok(())
+    }
+
+    /// The broker forgot this device: it is a mesh of one again (F21). `by` must be that broker.
+    ///
+    /// # Errors
+    /// The store's; the broker says it again at the next connection.
+    pub async fn forgotten(&self, by: NodeId) -> Result<(), StoreError> {
+        let _one = self.changing.lock().await;
+        if self.row().as_ref().is_none_or(|row| row.roster.broker != by) {
+            return Ok(());
+        }
+        self.store.durable(vec![Change::remove(Key::membership())]).await?;
+        *self.row() = None;
+        self.show();
+        Ok(())
+    }
+}
+
+/// Why the membership could not be taken up or given over.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenFailure {
+    /// The node's store.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The broker's store.
+    #[error("this device's own mesh could not be recorded: {0}")]
+    Broker(#[from] ProposeError),
+}
+
+/// The broker is fixed, so there is one term in each epoch.
+fn tenure(roster: &Roster) -> Tenure {
+    Tenure { epoch: roster.epoch, term: 1 }
+}
+
+fn bounded(addresses: Addresses) -> Addresses {
+    addresses
+        .into_iter()
+        .map(|(node, mut list)| {
+            list.truncate(ADDRESSES_MAX);
+            (node, list)
+        })
+        .collect()
+}
