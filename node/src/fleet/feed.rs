@@ -241,3 +241,6 @@ impl Drop for Gone<'_> {
         self.roll.gone(&self.peer, self.feed);
     }
 }
+
+#[cfg(test)]
+mod tests;

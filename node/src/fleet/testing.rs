@@ -18,11 +18,17 @@ use tokio::{
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::{
-    Board, Cancel, Dispatch, HistoryAsk, Known, Parcel, Picture, Ran, Run, SessionNode, Tenure,
+    Board, Cancel, Directory, Dispatch, HistoryAsk, Known, Parcel, Picture, Placed, Ran, Run, SessionNode, Tenure,
+    feed::Receiver,
     line::{Line, Opener},
-    serve::Incoming,
+    meshed::Meshed,
+    protocol::ask::{DoorAsk, Reply},
+    roll::{Keep, Roll},
+    seat::Seat,
+    serve::{Doorway, Incoming},
 };
 use crate::{
+    broker::{Broker, Settings},
     budget::TextBudget,
     content::{Part, ToolCall},
     host::{BoxFuture, HostKind, Inspection},
@@ -318,6 +324,10 @@ impl Wires {
         lock(&self.devices).insert(node, incoming);
     }
 
+    pub(crate) fn device(&self, node: NodeId) -> Arc<Incoming> {
+        lock(&self.devices)[&node].clone()
+    }
+
     /// Every stream of this moment is lost; new ones can be opened.
     pub(crate) fn cut(&self) {
         std::mem::take(&mut lock(&self.state).cut).cancel();
@@ -396,5 +406,83 @@ impl Opener for Wire {
             sleep(wait).await;
             Err("two is not connected".to_owned())
         })
+    }
+}
+
+/// Keeps nothing but the last word of each member.
+#[derive(Default)]
+pub(crate) struct Kept(Mutex<BTreeMap<NodeId, Vec<SessionId>>>);
+
+impl Keep for Kept {
+    fn keep(&self, node: NodeId, sessions: Vec<SessionId>) {
+        lock(&self.0).insert(node, sessions);
+    }
+
+    fn kept(&self, node: &NodeId) -> Vec<SessionId> {
+        lock(&self.0).get(node).cloned().unwrap_or_default()
+    }
+}
+
+/// A device without doors.
+pub(crate) struct NoDoors;
+
+impl Doorway for NoDoors {
+    fn call(&self, _: NodeId, _: Stream) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    fn ask(&self, _: NodeId, _: DoorAsk) -> BoxFuture<'static, Reply> {
+        Box::pin(std::future::ready(Reply::Done))
+    }
+}
+
+/// A device's own directory with one session at one node.
+pub(crate) struct Only(pub(crate) Arc<Scripted>, pub(crate) SessionInfo);
+
+impl Directory for Only {
+    fn find(&self, session: &SessionId) -> Option<Placed> {
+        self.list().into_iter().find(|placed| placed.info.id == *session)
+    }
+
+    fn list(&self) -> Vec<Placed> {
+        vec![Placed { info: self.1.clone(), device: "own".into(), node: self.0.clone() }]
+    }
+
+    fn late(&self, _: &Conversation) -> Vec<Arc<dyn SessionNode>> {
+        Vec::new()
+    }
+
+    fn nodes(&self) -> Vec<Arc<dyn SessionNode>> {
+        vec![self.0.clone()]
+    }
+}
+
+/// What one device has of the fleet, whatever it serves.
+pub(crate) struct Device {
+    pub(crate) broker: Broker,
+    pub(crate) roll: Arc<Roll>,
+    pub(crate) line: Line,
+    pub(crate) seat: Seat,
+    own: NodeId,
+    rosters: watch::Receiver<Arc<Roster>>,
+    _home: tempfile::TempDir,
+}
+
+impl Device {
+    pub(crate) fn new(wires: &Arc<Wires>, own: NodeId, rosters: watch::Receiver<Arc<Roster>>) -> Self {
+        let home = tempfile::tempdir().unwrap();
+        let broker = Broker::open(home.path(), Settings::default()).unwrap();
+        let roll = Roll::new(own, broker.clone(), Arc::new(Kept::default()));
+        let (line, seat) = (wires.line(own, rosters.clone()), Seat::new(own, rosters.clone()));
+        Self { broker, roll, line, seat, own, rosters, _home: home }
+    }
+
+    /// Serves streams of other devices.
+    pub(crate) fn serve(&self, wires: &Arc<Wires>, node: Arc<dyn SessionNode>, doorway: Arc<dyn Doorway>) {
+        let connected = watch::channel(Arc::default()).1;
+        let (roll, line) = (self.roll.clone(), self.line.clone());
+        let feeds = Receiver::new(roll, self.rosters.clone(), connected, Arc::new(Meshed::default()), line.clone());
+        let incoming = Incoming::new(node, self.broker.clone(), doorway, feeds, self.seat.clone(), line);
+        wires.attach(self.own, incoming);
     }
 }

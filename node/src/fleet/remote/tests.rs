@@ -11,43 +11,14 @@ use tokio::{
 
 use super::*;
 use crate::{
-    broker::{Broker, Settings},
     budget::TextBudget,
     fleet::{
         Ran,
-        feed::Receiver,
-        meshed::Meshed,
-        protocol::ask::DoorAsk,
-        roll::Roll,
-        seat::Seat,
-        serve::{Doorway, Incoming},
-        testing::{Scripted, Wires, dispatch, node, roster, text},
+        testing::{Device, NoDoors, Scripted, Wires, dispatch, node, roster, text},
     },
     ids::Conversation,
     sessions::history::Range,
 };
-
-struct NoDoors;
-
-impl Doorway for NoDoors {
-    fn call(&self, _: NodeId, _: chappie_mesh::Stream) -> BoxFuture<'static, ()> {
-        Box::pin(std::future::ready(()))
-    }
-
-    fn ask(&self, _: NodeId, _: DoorAsk) -> BoxFuture<'static, Reply> {
-        Box::pin(std::future::ready(Reply::Done))
-    }
-}
-
-struct NoKeep;
-
-impl crate::fleet::roll::Keep for NoKeep {
-    fn keep(&self, _: NodeId, _: Vec<SessionId>) {}
-
-    fn kept(&self, _: &NodeId) -> Vec<SessionId> {
-        Vec::new()
-    }
-}
 
 /// Device two with its sessions, as device one, the broker, sees it.
 struct Stand {
@@ -55,28 +26,17 @@ struct Stand {
     node: Arc<Scripted>,
     remote: Arc<RemoteNode>,
     rosters: watch::Sender<Arc<Roster>>,
-    _home: tempfile::TempDir,
+    _device: Device,
 }
 
 impl Stand {
     fn new() -> Self {
-        let home = tempfile::tempdir().unwrap();
         let (wires, scripted) = (Wires::new(), Scripted::new());
         let (rosters, watched) = watch::channel(Arc::new(roster()));
-        let broker = Broker::open(home.path(), Settings::default()).unwrap();
-        let roll = Roll::new(node(2), broker.clone(), Arc::new(NoKeep));
-        let line = wires.line(node(2), watched.clone());
-        let feeds = Receiver::new(
-            roll,
-            watched.clone(),
-            watch::channel(Arc::default()).1,
-            Arc::new(Meshed::default()),
-            line.clone(),
-        );
-        let seat = Seat::new(node(2), watched.clone());
-        wires.attach(node(2), Incoming::new(scripted.clone(), broker, Arc::new(NoDoors), feeds, seat, line));
+        let device = Device::new(&wires, node(2), watched.clone());
+        device.serve(&wires, scripted.clone(), Arc::new(NoDoors));
         let remote = RemoteNode::new(node(2), wires.line(node(1), watched));
-        Self { wires, node: scripted, remote, rosters, _home: home }
+        Self { wires, node: scripted, remote, rosters, _device: device }
     }
 
     fn run(&self, dispatch: Dispatch) -> Box<dyn Run> {
