@@ -291,8 +291,8 @@ async fn a_flood_of_streams_is_bounded_and_others_are_served() {
         open.push(stream);
         assert!(open.len() <= 2000, "there is a limit");
     }
-    assert_eq!(open.len(), 1024);
-    until("all arrived", || desk.told.taken.load(SeqCst) == 1024).await;
+    assert!((1024..1172).contains(&open.len()), "{}", open.len());
+    until("all arrived", || desk.told.taken.load(SeqCst) == open.len()).await;
     // The flooded device serves another one.
     let mut stream = laptop.mesh.open(desk.node, StreamKind::Ask, PATIENCE).await.unwrap();
     stream.send.message(&7_u8).await.unwrap();
@@ -306,7 +306,11 @@ async fn a_flood_of_streams_is_bounded_and_others_are_served() {
         assert!(matches!(refused, Err(StreamError::TooLong { limit: 1_048_576, .. })), "{refused:?}");
     }
     let grown = resident().saturating_sub(before);
-    println!("1,024 streams that announce 4 GiB each took {} KiB, the other tests' share included", grown / 1024);
+    println!(
+        "{} streams that announce 4 GiB each took {} KiB, the other tests' share included",
+        open.len(),
+        grown / 1024
+    );
     assert!(grown < 256 << 20, "{grown} bytes");
     drop(open);
     until("nothing is left of them", || !desk.mesh.core().table.usable(raw.identity.node_id()).unwrap().is_used())

@@ -53,6 +53,7 @@ pub(crate) struct Link {
     streams: AtomicUsize,
     /// No new stream is opened on it.
     retired: AtomicBool,
+    ended: AtomicBool,
     /// Whether its task ticks; then it needs no waking for work.
     pub(super) ticking: AtomicBool,
     /// Wakes its task: work began or ended, or another link took over.
@@ -80,6 +81,7 @@ impl Link {
             work: AtomicUsize::new(0),
             streams: AtomicUsize::new(0),
             retired: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
             ticking: AtomicBool::new(false),
             changed: Notify::new(),
             heard: watch::Sender::new(0),
@@ -108,8 +110,19 @@ impl Link {
         self.retired.load(SeqCst)
     }
 
+    /// Whether its end was not noticed yet. Asked for every stream, and so without QUIC's lock.
     pub(crate) fn is_open(&self) -> bool {
+        !self.ended.load(SeqCst)
+    }
+
+    /// Whether it lasts, as QUIC knows it now.
+    pub(super) fn is_alive(&self) -> bool {
         self.connection.end().is_none()
+    }
+
+    /// Its end was noticed.
+    pub(super) fn set_ended(&self) {
+        self.ended.store(true, SeqCst);
     }
 
     /// Opens a stream. `Ok(None)`: the link is given up; look for another.
@@ -152,6 +165,7 @@ impl Link {
     pub(crate) fn close(&self, code: CloseCode, why: String, told: &str) {
         // The first reason is the true one.
         let _ = self.why.set(why);
+        self.set_ended();
         self.connection.close(code, told);
     }
 

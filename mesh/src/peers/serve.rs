@@ -128,7 +128,7 @@ impl Talk {
             let going_on = match event {
                 Event::Said(Ok(Some(wire))) => self.heard(wire).await,
                 Event::Said(Ok(None)) => self.stray("it ended the mesh's own stream"),
-                Event::Said(Err(_)) if !self.link.is_open() => false,
+                Event::Said(Err(_)) if !self.link.is_alive() => false,
                 Event::Said(Err(error)) => self.stray(&error.to_string()),
                 Event::Asked(word) => self.asked(word).await,
                 Event::Changed => self.changed().await,
@@ -140,6 +140,7 @@ impl Talk {
             }
         }
         let ended = self.link.connection.ended().await;
+        self.link.set_ended();
         let story = self.link.story(&ended);
         let lost = self.core.table.remove(&self.link, &story);
         if lost {
@@ -266,7 +267,7 @@ impl Talk {
         match tokio::time::timeout(SAID_WITHIN, self.stream.send.message(&wire)).await {
             Ok(Ok(())) => true,
             // The connection's end says more, and comes next.
-            Ok(Err(_)) => self.link.is_open() && self.stray("it reads nothing"),
+            Ok(Err(_)) => self.link.is_alive() && self.stray("it reads nothing"),
             Err(_) => {
                 let why = format!("{} read nothing for {} s", self.link.label, SAID_WITHIN.as_secs());
                 self.link.close(CloseCode::Unresponsive, why, "nothing was read");

@@ -127,6 +127,9 @@ impl Table {
         }
         entry.run = Some(link.run);
         (entry.state, entry.retry_at, entry.trouble) = (None, None, None);
+        for old in entry.links.iter().filter(|old| !old.is_alive()) {
+            old.set_ended();
+        }
         if let Some(old) = entry.current().cloned() {
             let keep = verdict::keep(verdict::is_lower(self.own, link.peer()), &old.standing(), &link.standing());
             tracing::debug!(peer = %link.label, ?keep, "two connections to one device");

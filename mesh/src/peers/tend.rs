@@ -136,7 +136,10 @@ enum Outcome {
 
 /// Dials every address of `peer` until one of them is it, or it has dialled us.
 async fn reach(core: &Arc<Core>, peer: NodeId) -> Outcome {
-    let candidates = core.candidates(&peer);
+    let mut candidates = core.candidates(&peer);
+    // Addresses of containers and the like are the same on many devices: there it would meet itself.
+    let own = core.own_addresses();
+    candidates.retain(|address| !own.contains(address));
     if candidates.is_empty() {
         return Outcome::NoAddress;
     }

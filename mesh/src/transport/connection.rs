@@ -11,8 +11,11 @@ use super::{
 };
 use crate::{identity::NodeId, wire::CloseCode};
 
-/// Streams that a member may have open at a time: some hundred waits and calls, and one that the mesh itself uses.
+/// Streams that a member may always have open at a time: a thousand waits and calls, and one that the mesh itself uses.
 const MEMBER_STREAMS: u32 = 1_025;
+/// quinn says that streams have ended when an eighth of them has: what may be open at the most.
+const MEMBER_STREAMS_MAX: u32 = 1_172;
+const _: () = assert!(MEMBER_STREAMS_MAX - MEMBER_STREAMS_MAX / 8 > MEMBER_STREAMS);
 /// What all streams of a member may hold here before their readers take it.
 const MEMBER_WINDOW_BYTES: u32 = 8 * 1024 * 1024;
 const _: () = assert!(STRANGER_WINDOW_BYTES < MEMBER_WINDOW_BYTES);
@@ -66,7 +69,7 @@ impl Connection {
     /// Lets the device open streams and gives them room.
     pub(crate) fn admit(&self) {
         self.quinn.set_receive_window(MEMBER_WINDOW_BYTES.into());
-        self.quinn.set_max_concurrent_bi_streams(MEMBER_STREAMS.into());
+        self.quinn.set_max_concurrent_bi_streams(MEMBER_STREAMS_MAX.into());
     }
 
     /// A value that both ends of this connection have and nobody else (RFC 5705), for `context`.
