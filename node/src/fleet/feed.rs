@@ -15,10 +15,7 @@ use super::{
     roll::Roll,
     seat::{Holder, Seat},
 };
-use crate::{
-    ids::Conversation,
-    sessions::{SessionInfo, Sessions},
-};
+use crate::{ids::Conversation, sessions::SessionInfo};
 
 /// Changes within this time go out as one announcement.
 const COALESCED: Duration = Duration::from_millis(50);
@@ -36,20 +33,6 @@ pub trait Announces: Send + Sync + 'static {
     fn late(&self) -> Vec<Conversation>;
     /// Changes whenever one of these does.
     fn changes(&self) -> watch::Receiver<u64>;
-}
-
-impl Announces for Sessions {
-    fn sessions(&self) -> Vec<SessionInfo> {
-        self.infos()
-    }
-
-    fn late(&self) -> Vec<Conversation> {
-        self.late_conversations().into_iter().collect()
-    }
-
-    fn changes(&self) -> watch::Receiver<u64> {
-        self.subscribe()
-    }
 }
 
 /// What a member does with the broker's word.

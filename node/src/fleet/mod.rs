@@ -8,7 +8,6 @@ pub mod feed;
 pub mod line;
 pub mod local;
 pub mod membership;
-pub mod meshed;
 pub mod office;
 mod pages;
 pub mod parcel;
@@ -20,6 +19,8 @@ pub mod seat;
 pub mod serve;
 #[cfg(test)]
 pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
 
 use std::{sync::Arc, time::Duration};
 

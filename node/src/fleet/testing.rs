@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
+    net::SocketAddr,
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll},
@@ -19,9 +20,8 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::{
     Board, Cancel, Directory, Dispatch, HistoryAsk, Known, Parcel, Picture, Placed, Ran, Run, SessionNode, Tenure,
-    feed::Receiver,
+    feed::{Addresses, Receiver},
     line::{Line, Opener},
-    meshed::Meshed,
     protocol::ask::{DoorAsk, Reply},
     roll::{Keep, Roll},
     seat::Seat,
@@ -423,6 +423,15 @@ impl Keep for Kept {
     }
 }
 
+/// Knows no addresses.
+struct Nowhere;
+
+impl Addresses for Nowhere {
+    fn addresses(&self) -> Vec<(NodeId, Vec<SocketAddr>)> {
+        Vec::new()
+    }
+}
+
 /// A device without doors.
 pub(crate) struct NoDoors;
 
@@ -470,19 +479,28 @@ pub(crate) struct Device {
 
 impl Device {
     pub(crate) fn new(wires: &Arc<Wires>, own: NodeId, rosters: watch::Receiver<Arc<Roster>>) -> Self {
+        Self::on(wires.line(own, rosters.clone()), own, rosters)
+    }
+
+    /// A device whose streams go over `line`.
+    pub(crate) fn on(line: Line, own: NodeId, rosters: watch::Receiver<Arc<Roster>>) -> Self {
         let home = tempfile::tempdir().unwrap();
         let broker = Broker::open(home.path(), Settings::default()).unwrap();
         let roll = Roll::new(own, broker.clone(), Arc::new(Kept::default()));
-        let (line, seat) = (wires.line(own, rosters.clone()), Seat::new(own, rosters.clone()));
+        let seat = Seat::new(own, rosters.clone());
         Self { broker, roll, line, seat, own, rosters, _home: home }
     }
 
     /// Serves streams of other devices.
     pub(crate) fn serve(&self, wires: &Arc<Wires>, node: Arc<dyn SessionNode>, doorway: Arc<dyn Doorway>) {
+        wires.attach(self.own, self.incoming(node, doorway));
+    }
+
+    /// What takes its streams.
+    pub(crate) fn incoming(&self, node: Arc<dyn SessionNode>, doorway: Arc<dyn Doorway>) -> Arc<Incoming> {
         let connected = watch::channel(Arc::default()).1;
         let (roll, line) = (self.roll.clone(), self.line.clone());
-        let feeds = Receiver::new(roll, self.rosters.clone(), connected, Arc::new(Meshed::default()), line.clone());
-        let incoming = Incoming::new(node, self.broker.clone(), doorway, feeds, self.seat.clone(), line);
-        wires.attach(self.own, incoming);
+        let feeds = Receiver::new(roll, self.rosters.clone(), connected, Arc::new(Nowhere), line.clone());
+        Incoming::new(node, self.broker.clone(), doorway, feeds, self.seat.clone(), line)
     }
 }
