@@ -326,3 +326,37 @@ async fn a_peer_that_lets_in_and_closes_at_once_is_dialled_with_pauses() {
     println!("closed {dials} times in three seconds");
     assert!((2..=12).contains(&dials), "{dials}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_is_told_at_once_however_much_is_under_way() {
+    for _ in 0..5 {
+        let (mut desk, mut laptop) = (Plan::new("desk"), Plan::new("laptop"));
+        let roster = roster_of(&[(&desk.identity, "desk"), (&laptop.identity, "laptop")]);
+        (desk.roster, laptop.roster) = (Some(roster.clone()), Some(roster));
+        laptop.echoes = false;
+        let desk = desk.start().await;
+        laptop.remembered = vec![(desk.node, at(desk.mesh.local_addr()))];
+        let laptop = laptop.start().await;
+        let mut readers = Vec::new();
+        for _ in 0..4 {
+            let mut stream = desk.mesh.open(laptop.node, StreamKind::Run, PATIENCE).await.unwrap();
+            tokio::spawn(async move { while stream.send.message(&vec![7_u8; 300_000]).await.is_ok() {} });
+            let (_, _, mut taken) = laptop.taken().await;
+            readers.push(tokio::spawn(async move {
+                loop {
+                    if let Err(error) = taken.recv.message::<Vec<u8>>(1 << 20).await {
+                        return error;
+                    }
+                }
+            }));
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let started = Instant::now();
+        desk.mesh.stop().await;
+        for reader in readers {
+            let error = reader.await.unwrap();
+            assert!(matches!(&error, StreamError::Lost(why) if why.contains("stopping")), "{error}");
+        }
+        assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
+    }
+}

@@ -6,7 +6,7 @@ use std::{fmt, net::SocketAddr, sync::Arc, time::Duration};
 use quinn::{ConnectionError, RecvStream, SendStream};
 
 use super::{
-    Line, Protocol, Stream,
+    Line, Protocol, Stream, congestion,
     endpoint::{IDLE, STRANGER_WINDOW_BYTES, canonical},
 };
 use crate::{identity::NodeId, wire::CloseCode};
@@ -92,6 +92,7 @@ impl Connection {
 
     /// Closes it for good; what is not yet sent is lost.
     pub(crate) fn close(&self, code: CloseCode, reason: &str) {
+        congestion::let_through(self.quinn.congestion_state());
         self.quinn.close(code.number().into(), reason.as_bytes());
     }
 

@@ -20,6 +20,7 @@ use socket2::{Domain, Protocol as SocketProtocol, Socket, Type};
 
 use super::{
     Connection, Ended, Protocol, SetupError,
+    congestion::Closable,
     tls::{Credentials, node_id},
 };
 use crate::{
@@ -286,7 +287,7 @@ fn transport(keep_alive: Option<Duration>, streams: u32) -> TransportConfig {
         .receive_window(STRANGER_WINDOW_BYTES.into())
         .send_window(SEND_WINDOW_BYTES)
         .mtu_discovery_config(Some(discovery))
-        .congestion_controller_factory(Arc::new(congestion));
+        .congestion_controller_factory(Arc::new(Closable(Arc::new(congestion))));
     config
 }
 

@@ -1,5 +1,6 @@
 //! QUIC and TLS: the only place that names quinn and rustls. Whom to connect to and why is not decided here.
 
+mod congestion;
 mod connection;
 mod endpoint;
 mod stream;

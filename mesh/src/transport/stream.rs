@@ -150,6 +150,7 @@ impl StreamSender {
 
     async fn flush(&mut self) -> Result<(), StreamError> {
         while self.sent < self.unsent.len() {
+            give_way().await;
             let rest = &self.unsent[self.sent..];
             self.sent += match &mut self.half {
                 SendHalf::Quic(stream) => stream.write(rest).await.map_err(|error| write_error(&*self.line, &error))?,
@@ -272,6 +273,7 @@ impl StreamReceiver {
 
     /// Takes what is there; `false` at the end.
     async fn read(&mut self) -> Result<bool, StreamError> {
+        give_way().await;
         match &mut self.half {
             RecvHalf::Quic(stream) => match stream.read_chunk(READ_BYTES, true).await {
                 Ok(Some(chunk)) => {
@@ -289,6 +291,12 @@ impl StreamReceiver {
             }
         }
     }
+}
+
+/// Lets other tasks of the thread run now and then. QUIC's streams do not by themselves: two tasks that always have
+/// something to say to each other would hold a thread for seconds.
+async fn give_way() {
+    tokio::task::coop::consume_budget().await;
 }
 
 fn read_error(line: &dyn Line, error: &ReadError) -> StreamError {

@@ -61,7 +61,7 @@ const REFUSED: [(&str, &str, &[&str]); 5] = [
 ];
 
 /// Libraries that only one folder names.
-const HOMES: [(&str, &str); 6] = [
+const HOMES: [(&str, &str); 7] = [
     ("rmcp", "node/src/mcp/"),
     ("redb", "node/src/storage/"),
     ("clap", "node/src/cli/"),
