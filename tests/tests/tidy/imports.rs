@@ -61,11 +61,14 @@ const REFUSED: [(&str, &str, &[&str]); 5] = [
 ];
 
 /// Libraries that only one folder names.
-const HOMES: [(&str, &str); 7] = [
+const HOMES: [(&str, &str); 9] = [
     ("rmcp", "node/src/mcp/"),
     ("redb", "node/src/storage/"),
     ("clap", "node/src/cli/"),
     ("toml", "node/src/config/"),
+    ("quinn", "mesh/src/transport/"),
+    ("quinn_proto", "mesh/src/transport/"),
+    ("rustls", "mesh/src/transport/"),
     ("mdns_sd", "mesh/src/discovery/"),
     ("if_addrs", "mesh/src/discovery/"),
 ];
