@@ -46,8 +46,10 @@ struct Sending {
     until: Instant,
     /// Whether a broker may have it.
     sent: bool,
-    /// Whether the request names its session.
-    explicit: bool,
+    /// Whether the latest sending went out whole.
+    through: bool,
+    /// The session that the request names.
+    explicit: Option<SessionId>,
     /// Where it goes, once the broker said so.
     assigned: Option<(SessionId, String)>,
 }
@@ -76,9 +78,9 @@ impl Forwarding {
         };
         call.proposal = caller.conversation.as_ref().and_then(|conversation| self.pins().last(conversation));
         let until = Instant::now() + budget;
-        let explicit = arguments.contains_key("sessionId");
+        let explicit = arguments.get("sessionId").and_then(|id| id.as_str()).map(SessionId::from);
         drop(arguments);
-        let sending = Sending { cancelled, until, sent: false, explicit, assigned: None };
+        let sending = Sending { cancelled, until, sent: false, through: false, explicit, assigned: None };
         self.keep_sending(broker, call, sending).await
     }
 
@@ -92,7 +94,6 @@ impl Forwarding {
         let mut away_until = Instant::now() + AWAY_MAX;
         let mut sendings = 0;
         loop {
-            let begun = Instant::now();
             let (ended, back) = self.send(broker, order, &mut sending, away_until).await;
             order = back;
             let cause = match ended {
@@ -105,13 +106,13 @@ impl Forwarding {
             };
             sendings += 1;
             // Where it goes was fixed by the broker, or by both: it never goes anywhere else now.
-            if sending.sent && !sending.explicit && order.pin.is_none() {
-                order.pin =
-                    sending.assigned.as_ref().map(|(session, _)| session.clone()).or_else(|| order.proposal.clone());
+            if sending.sent && order.pin.is_none() {
+                let assigned = sending.assigned.as_ref().map(|(session, _)| session.clone());
+                order.pin = sending.explicit.clone().or(assigned).or_else(|| order.proposal.clone());
             }
             let now = Instant::now();
-            if now.duration_since(begun) > AWAY_MAX {
-                // The broker was there for a while: this is a new loss.
+            if sending.through {
+                // The broker was there: this is a new loss.
                 away_until = now + AWAY_MAX;
             }
             if was_silent(&cause) {
@@ -141,6 +142,7 @@ impl Forwarding {
         away_until: Instant,
     ) -> (Ended, Box<Call>) {
         let wait = away_until.saturating_duration_since(Instant::now());
+        sending.through = false;
         let opened = tokio::select! {
             opened = self.line.open(broker, StreamKind::Door, wait) => opened,
             () = sending.cancelled.cancelled() => return (Ended::Cancelled, call),
@@ -154,7 +156,7 @@ impl Forwarding {
         let Order::Call(call) = order else { unreachable!("it was made a call above") };
         let ended = match sent {
             Ok(()) => {
-                sending.sent = true;
+                (sending.sent, sending.through) = (true, true);
                 self.follow(broker, &call, stream, sending).await
             }
             Err(error @ (StreamError::TooLong { .. } | StreamError::Malformed(_))) => {
@@ -273,7 +275,7 @@ impl Forwarding {
         let place = match &sending.assigned {
             Some((session, device)) => format!("It went to session {session} on device {device}"),
             // A broker passes on at once only what names its session or what it agrees with.
-            None if !sending.explicit && call.pin.is_none() && call.proposal.is_none() => {
+            None if sending.explicit.is_none() && call.pin.is_none() && call.proposal.is_none() => {
                 return "Nothing was started; send the request again once that device is back".to_owned();
             }
             None => "It may have been passed on".to_owned(),

@@ -121,6 +121,65 @@ impl Call {
     /// Who asks.
     #[must_use]
     pub(super) fn caller(&self) -> Caller {
-        Caller { conversation: self.conversation.clone(), request_id: self.request_id.clone(), ..Caller::default() }
+        Caller {
+            conversation: self.conversation.clone(),
+            request_id: self.request_id.clone(),
+            preferred: self.preferred.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Debug;
+
+    use serde::de::DeserializeOwned;
+    use serde_json::json;
+
+    use super::*;
+
+    /// Checks that `message` is written as `hex` and read back the same.
+    fn golden<T: Serialize + DeserializeOwned + PartialEq + Debug>(message: &T, hex: &str) {
+        let bytes = postcard::to_stdvec(message).unwrap();
+        let found: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(found, hex, "{message:?}");
+        assert_eq!(&postcard::from_bytes::<T>(&bytes).unwrap(), message);
+    }
+
+    fn call() -> Call {
+        let caller = Caller {
+            conversation: Some(Conversation::Chat("v".into())),
+            request_id: Some("q".into()),
+            preferred: Some("p".into()),
+        };
+        let arguments = json!({"a": 1}).as_object().unwrap().clone();
+        let mut call = Call::new("c".into(), "bash", &arguments, &caller, Duration::from_secs(45)).unwrap();
+        assert_eq!(call.caller(), caller);
+        call.pin = Some("s".into());
+        call
+    }
+
+    #[test]
+    fn messages_of_a_door_keep_their_bytes() {
+        golden(&Order::Call(Box::new(call())), "0001630462617368077b2261223a317d01000176010171010170c8df020101730000");
+        golden(&Order::Ack, "01");
+        golden(&Order::Cancel, "02");
+        golden(&Order::Written(true), "0301");
+        let assigned = News::Assigned { session: "s".into(), device: "d".into(), wait: true };
+        golden(&assigned, "000173016401");
+        let content = vec![Part::Text("t".into()), Part::Image { mime: "m".into(), base64: "AA==".into() }];
+        let structured = Blob(b"{}".to_vec());
+        let answer = Answer { content, structured, is_error: true, ext: Extensions::new() };
+        golden(&News::Answer(answer), "0102000174 01016d0441413d3d 027b7d 01 00".replace(' ', "").as_str());
+        golden(&News::UnknownTool, "02");
+        golden(&News::Refused("why".into()), "0303776879");
+        golden(&News::Settled, "04");
+    }
+
+    #[test]
+    fn bytes_that_are_no_message_are_an_error() {
+        for bytes in [&[][..], &[9], &[0, 1], &[255; 40]] {
+            assert!(postcard::from_bytes::<Order>(bytes).is_err(), "{bytes:?}");
+        }
     }
 }

@@ -224,7 +224,7 @@ impl Inner {
     async fn answer(&self, ask: DoorAsk) -> Reply {
         match ask {
             DoorAsk::Resource { uri, conversation, request_id } => {
-                let caller = Caller { conversation, request_id, ..Caller::default() };
+                let caller = Caller { conversation, request_id, preferred: None };
                 match Arc::clone(&self.toolbox).read_resource(uri, caller).await {
                     Ok(read) => Reply::Resource(Picture { mime: read.mime, bytes: Blob(read.bytes) }),
                     Err(ResourceError::NotFound(cause)) => Reply::NotFound(cause),

@@ -242,6 +242,21 @@ async fn f6_a_lost_call_is_sent_again_with_its_pin_and_answered_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn f1_a_call_that_names_its_session_is_pinned_to_it_when_it_is_sent_again() {
+    let stand = Stand::new(false);
+    let arguments = json!({"sessionId": "x"}).as_object().unwrap().clone();
+    let calling = stand.begin(Stand::request("bash", "c", arguments));
+    for sendings in 1..=4 {
+        stand.bench.saw("dispatched", sendings).await;
+        stand.wires.cut();
+    }
+    stand.bench.saw("dispatched", 5).await;
+    stand.bench.open.send_replace(true);
+    assert!(!calling.await.unwrap().is_error);
+    assert_eq!(stand.bench.count("call bash to Some(\"x\")"), 4, "{:?}", stand.bench.log());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_broker_that_stays_away_ends_the_call_with_what_is_known() {
     for (tool, word) in [("bash", "session s on device two"), ("history", "only reads")] {
         let stand = Stand::new(false);
