@@ -19,7 +19,7 @@ use crate::{
     budget::TextBudget,
     host::{BoxFuture, Inspection},
     ids::{CallId, Conversation, SessionId},
-    sessions::{Ended, Held, Operation, Operations, Session, Sessions, Standing, Work, entry::Event},
+    sessions::{Ended, Held, Operation, Operations, Session, SessionError, Sessions, Standing, Work, entry::Event},
     storage::blobs::Blobs,
 };
 use run::{LocalRun, Way};
@@ -128,7 +128,7 @@ impl LocalNode {
         // What a refusal needs; the work itself moves on.
         let refused = operation.receipt.is_some().then(|| without_work(&operation));
         let taken = match self.sessions.find(id) {
-            None => Err(format!("session {id} ended just now; nothing was done")),
+            None => Err(None),
             Some(session) => {
                 let riding = Riding {
                     node: self,
@@ -137,13 +137,18 @@ impl LocalNode {
                     session: Some(&session),
                 };
                 operation.budget = work_room(operation.budget, &operation.work, riding.waits());
-                session.submit(operation).map_err(|error| error.to_string())
+                session.submit(operation).map_err(Some)
             }
         };
-        match (taken, refused) {
-            (Ok(handle), _) => Way::Handle(handle),
-            (Err(reason), Some(operation)) => Way::Handle(self.operations().decline(&operation, id, reason)),
-            (Err(reason), None) => Way::Never(reason),
+        let reason = match taken {
+            Ok(handle) => return Way::Handle(handle),
+            Err(Some(SessionError::Known(_))) => return Way::Kept,
+            Err(Some(error)) => error.to_string(),
+            Err(None) => format!("session {id} ended just now; nothing was done"),
+        };
+        match refused {
+            Some(operation) => Way::Handle(self.operations().decline(&operation, id, reason)),
+            None => Way::Never(reason),
         }
     }
 }

@@ -121,6 +121,8 @@ pub(super) enum Begun {
     Attached(RunHandle),
     /// It was called off before it came, and never runs (failure rules F3, F4).
     Sealed,
+    /// It ran and ended while this sending of it was being looked at.
+    Ended,
 }
 
 #[derive(Default)]
@@ -186,6 +188,9 @@ impl Operations {
         let mut inner = self.inner();
         if inner.is_buried(&operation.call_id, clock::now()) {
             return Begun::Sealed;
+        }
+        if inner.late.contains(&operation.call_id) || inner.leaving.contains(&operation.call_id) {
+            return Begun::Ended;
         }
         match self.attach(&mut inner, &operation.call_id) {
             Some(handle) => Begun::Attached(handle),

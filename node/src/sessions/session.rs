@@ -93,6 +93,9 @@ pub enum SessionError {
     /// It was called off before it came.
     #[error("operation {0} was called off before it came; it was not run and never is")]
     Sealed(CallId),
+    /// It ran before.
+    #[error("operation {0} ran before; it was not run again")]
+    Known(CallId),
     /// Too many inputs wait.
     #[error("{INPUTS_MAX} inputs wait in this session already; ChatGPT has to take some first")]
     InputsFull,
@@ -232,6 +235,7 @@ impl Session {
             }
             Begun::Attached(handle) => Ok(handle),
             Begun::Sealed => Err(SessionError::Sealed(operation.call_id)),
+            Begun::Ended => Err(SessionError::Known(operation.call_id)),
         }
     }
 

@@ -121,6 +121,15 @@ async fn f4_a_queued_operation_that_is_cancelled_never_runs() {
 }
 
 #[tokio::test]
+async fn f6_a_call_whose_outcome_is_late_is_not_queued_again() {
+    let (world, session) = world().await;
+    drop(session.submit(work("note", "1")).unwrap());
+    until("it is late", || world.sessions.operations().has_late(&chat())).await;
+    assert!(matches!(session.submit(work("note", "1")), Err(SessionError::Known(_))));
+    assert_eq!(world.script.ran.lock().unwrap().len(), 1);
+}
+
+#[tokio::test]
 async fn f5_f7_a_detached_outcome_arrives_once_with_a_later_response() {
     let (world, session) = world().await;
     let run = session.submit(work("note", "1")).unwrap();

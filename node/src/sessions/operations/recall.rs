@@ -41,12 +41,15 @@ impl Operations {
     /// # Errors
     /// The store's.
     pub fn recall(self: &Arc<Self>, call_id: &CallId) -> Result<Held, StoreError> {
-        let mut inner = self.inner();
-        if let Some(handle) = self.attach(&mut inner, call_id) {
-            return Ok(Held::Run(handle));
-        }
-        let kept = inner.late.contains(call_id) || self.row(call_id)?.is_some();
-        Ok(if kept { Held::Kept } else { Held::Unknown })
+        let late = {
+            let mut inner = self.inner();
+            if let Some(handle) = self.attach(&mut inner, call_id) {
+                return Ok(Held::Run(handle));
+            }
+            inner.late.contains(call_id)
+        };
+        // What comes between is met when it is queued: `begin` looks once more.
+        Ok(if late || self.row(call_id)?.is_some() { Held::Kept } else { Held::Unknown })
     }
 
     /// Takes the outcome of a call that ended before back for its own response: out of the late results, as long as
