@@ -19,7 +19,7 @@ use crate::wire::{CloseCode, FrameDecoder, FrameError, decode, encode, frame_hea
 /// Taken from the connection at a time: some packets' worth, so that a long message is not copied in crumbs.
 const READ_BYTES: usize = 64 * 1024;
 /// A message that a sender may make: beyond what any reader here takes, so that a fault is found where it is made.
-const MESSAGE_BYTES_MAX: usize = 64 * 1024 * 1024;
+const MESSAGE_BYTES_MAX: usize = 66 * 1024 * 1024;
 /// Room that a sender keeps between messages; what a long message took beyond it is given back.
 const KEPT_BYTES: usize = 16 * 1024;
 

@@ -7,11 +7,12 @@ use std::{
 };
 
 use chappie_mesh::{Identity, NodeId};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     Node, OFFLINE_WAIT, StartError,
+    desk::DESKS_MAX,
     gate::Gate,
     mesh::{Kept, MeshOpener, Slot, Whereabouts},
 };
@@ -79,10 +80,10 @@ pub(super) async fn node(
         Forwarding::new(seat.clone(), toolbox.clone(), Arc::clone(&fleet), broker.clone(), line.clone(), budget);
     let doors = Doors::new(toolbox, Arc::clone(&fleet), broker.clone(), seat.clone(), line.clone());
     let connected = watch::Sender::default();
-    let whereabouts = Arc::new(Whereabouts { own, mesh: Arc::clone(&mesh) });
+    let whereabouts = Arc::new(Whereabouts(Arc::clone(&mesh)));
     let feeds = Receiver::new(roll, membership.rosters(), connected.subscribe(), whereabouts, line.clone());
     let incoming = Incoming::new(local, broker.clone(), Arc::new(doors), feeds, seat.clone(), line.clone());
-    let surface = Arc::new(Gate::new(forwarding, Arc::clone(&membership)));
+    let gate = Arc::new(Gate::new(forwarding, Arc::clone(&membership)));
     let node = Arc::new(Node {
         config,
         identity,
@@ -97,8 +98,10 @@ pub(super) async fn node(
         connected,
         fleet,
         incoming,
-        surface,
+        gate,
         duplicates: Mutex::new(BTreeMap::new()),
+        news: watch::Sender::default(),
+        desks: Semaphore::new(DESKS_MAX),
         stopping,
     });
     for spec in &node.config.sessions {

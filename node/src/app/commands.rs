@@ -161,6 +161,13 @@ impl Node {
     }
 
     async fn import(&self, path: PathBuf) -> Result<ImportRow, CommandError> {
+        if !self.is_broker() {
+            let roster = self.membership.roster();
+            let broker = roster.label(&roster.broker);
+            return Err(CommandError::new(format!(
+                "the broker of this mesh is the device {broker}, and conversations are recorded there; run the import on it"
+            )));
+        }
         let file = path.display().to_string();
         let read = tokio::task::spawn_blocking(move || read_state_file(&path));
         let imported = read.await.map_err(failed)?.map_err(|error| match error {
@@ -285,8 +292,8 @@ impl Commands for Node {
     fn serve_mcp(self: Arc<Self>, stream: UnixStream, session: Option<String>) -> BoxFuture<'static, ()> {
         Box::pin(async move {
             let surface: Arc<dyn Surface> = match session {
-                Some(session) => Arc::new(Preferring::new(Arc::clone(&self.surface), SessionId(session))),
-                None => Arc::clone(&self.surface),
+                Some(session) => Arc::new(Preferring::new(self.gate.clone(), SessionId(session))),
+                None => self.gate.clone(),
             };
             let (reader, writer) = stream.into_split();
             if let Err(error) = stdio::serve(surface, reader, writer, self.stopping.child_token()).await {

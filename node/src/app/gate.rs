@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use serde_json::json;
-use tokio::time::timeout;
+use tokio::{sync::watch, time::timeout};
 
 use crate::{
     fleet::membership::Membership,
@@ -16,15 +16,42 @@ use crate::{
 /// How long a call waits at the gate: handing over takes two round trips and a write; whoever waits longer is told so.
 const GATE_WAIT: Duration = Duration::from_secs(10);
 
+/// How long a join waits for calls that are inside already: an offline selection waits 5 s before it reserves.
+const QUIET_WAIT: Duration = Duration::from_secs(7);
+
 /// The gate.
 pub(super) struct Gate {
     tools: Arc<dyn Surface>,
     membership: Arc<Membership>,
+    /// Calls inside.
+    inside: Arc<watch::Sender<usize>>,
+}
+
+/// A call inside.
+struct Inside(Arc<watch::Sender<usize>>);
+
+impl Inside {
+    fn new(count: &Arc<watch::Sender<usize>>) -> Self {
+        count.send_modify(|inside| *inside += 1);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        self.0.send_modify(|inside| *inside -= 1);
+    }
 }
 
 impl Gate {
-    pub(super) const fn new(tools: Arc<dyn Surface>, membership: Arc<Membership>) -> Self {
-        Self { tools, membership }
+    pub(super) fn new(tools: Arc<dyn Surface>, membership: Arc<Membership>) -> Self {
+        Self { tools, membership, inside: Arc::default() }
+    }
+
+    /// Resolves when no call is inside any more, or after 7 s: what is inside then has long been reserved and dispatched.
+    pub(super) async fn quiet(&self) {
+        let mut inside = self.inside.subscribe();
+        let _ = timeout(QUIET_WAIT, inside.wait_for(|inside| *inside == 0)).await;
     }
 
     /// Whether it opened in time.
@@ -45,15 +72,19 @@ impl Surface for Gate {
     }
 
     fn call(self: Arc<Self>, request: Request) -> BoxFuture<'static, Result<Answer, UnknownTool>> {
-        if !self.membership.is_owing() {
-            return Arc::clone(&self.tools).call(request);
-        }
         Box::pin(async move {
-            if Self::opened(&self.membership).await {
-                Arc::clone(&self.tools).call(request).await
-            } else {
-                Ok(shut(&self.membership))
+            // Counted before it looks: whoever shuts the gate then either sees it inside or has shut it out.
+            let mut inside = Inside::new(&self.inside);
+            if self.membership.is_owing() {
+                drop(inside);
+                if !Self::opened(&self.membership).await {
+                    return Ok(shut(&self.membership));
+                }
+                inside = Inside::new(&self.inside);
             }
+            let answer = Arc::clone(&self.tools).call(request).await;
+            drop(inside);
+            answer
         })
     }
 

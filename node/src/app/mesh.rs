@@ -53,17 +53,11 @@ impl Opener for MeshOpener {
 }
 
 /// Where members are, as far as this device's mesh knows.
-pub(super) struct Whereabouts {
-    pub(super) own: NodeId,
-    pub(super) mesh: Slot,
-}
+pub(super) struct Whereabouts(pub(super) Slot);
 
 impl Addresses for Whereabouts {
     fn addresses(&self) -> Vec<(NodeId, Vec<SocketAddr>)> {
-        let Some(mesh) = self.mesh.get() else { return Vec::new() };
-        let mut known = mesh.known_addresses();
-        known.push((self.own, mesh.addresses()));
-        known
+        self.0.get().map(Mesh::known_addresses).unwrap_or_default()
     }
 }
 
@@ -84,23 +78,21 @@ impl Announces for Announced {
     }
 }
 
+/// The broker's word on who is a member and where.
+#[derive(Clone)]
+pub(super) struct News {
+    from: NodeId,
+    roster: Roster,
+    addresses: Vec<(NodeId, Vec<SocketAddr>)>,
+}
+
 /// What this device does with the broker's word on who is a member and where.
 struct Followed(Weak<Node>);
 
 impl Follow for Followed {
     fn news(&self, from: NodeId, roster: Roster, addresses: Vec<(NodeId, Vec<SocketAddr>)>) {
         let Some(node) = self.0.upgrade() else { return };
-        if from != node.membership.roster().broker {
-            return;
-        }
-        if let Some(mesh) = node.mesh.get() {
-            mesh.learn(addresses.clone());
-        }
-        tokio::spawn(async move {
-            if let Err(error) = node.membership.adopt(roster, addresses).await {
-                tracing::error!(%error, "the roster could not be recorded; it comes again with the next connection");
-            }
-        });
+        node.news.send_replace(Some(News { from, roster, addresses }));
     }
 }
 
@@ -157,9 +149,14 @@ impl Handler for Wires {
     fn forgotten(&self, by: NodeId) {
         let Some(node) = self.node.upgrade() else { return };
         self.runtime.spawn(async move {
-            tracing::warn!(by = %node.membership.roster().label(&by), "this device was forgotten and is on its own now");
-            if let Err(error) = node.membership.forgotten(by).await {
-                tracing::error!(%error, "that this device was forgotten could not be recorded");
+            let label = node.membership.roster().label(&by);
+            match node.membership.forgotten(by).await {
+                Ok(true) => {
+                    tracing::warn!(by = label, "this device was forgotten and is on its own now");
+                    node.forget_tenure().await;
+                }
+                Ok(false) => {}
+                Err(error) => tracing::error!(%error, "that this device was forgotten could not be recorded"),
             }
         });
     }
@@ -288,6 +285,34 @@ impl Node {
         }
     }
 
+    /// Takes over what the broker says of members, the latest word each time.
+    pub(super) async fn take_news(self: Arc<Self>) {
+        let mut news = self.news.subscribe();
+        loop {
+            tokio::select! {
+                () = self.stopping.cancelled() => return,
+                changed = news.changed() => if changed.is_err() { return },
+            }
+            let Some(News { from, roster, addresses }) = news.borrow_and_update().clone() else { continue };
+            if from != self.membership.roster().broker {
+                continue;
+            }
+            if let Some(mesh) = self.mesh.get() {
+                mesh.learn(addresses.clone());
+            }
+            if let Err(error) = self.membership.adopt(roster, addresses).await {
+                tracing::error!(%error, "the roster could not be recorded; it comes again with the next connection");
+            }
+        }
+    }
+
+    /// Another mesh counts its offices anew.
+    async fn forget_tenure(&self) {
+        if let Err(error) = self.sessions.forget_tenure().await {
+            tracing::error!(%error, "the offices of the mesh that was left are known again after a restart");
+        }
+    }
+
     /// For as long as the node runs: whenever there is a connection to the broker's device, says this device's name,
     /// hands over what its own broker knew, and settles what was left open (F3, F9, F18).
     pub(super) async fn attend(self: Arc<Self>) {
@@ -319,13 +344,17 @@ impl Node {
     async fn attend_once(&self, broker: NodeId) -> bool {
         if let Err(error) = self.tell_name(broker).await {
             tracing::debug!(%error, "the broker has not heard this device's name yet");
+            return false;
         }
         if self.membership.is_owing() {
-            let handed = self.merge_into(broker, self.broker.export()).await;
-            if let Err(error) = handed {
-                tracing::warn!(%error, "the mesh's broker has not taken over what this device's own broker knew yet");
-                return false;
+            self.gate.quiet().await;
+            for piece in self.broker.export().pieces() {
+                if let Err(error) = self.merge_into(broker, piece).await {
+                    tracing::warn!(%error, "the mesh's broker has not taken over what this device's own broker knew yet");
+                    return false;
+                }
             }
+            self.forget_tenure().await;
             if let Err(error) = self.membership.handed_over(&self.config.name).await {
                 tracing::error!(%error, "what this device's own broker knew could not be archived");
                 return false;

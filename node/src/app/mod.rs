@@ -18,7 +18,11 @@ use std::{
 
 use chappie_mesh::{Duplicate, Identity, IdentityError, MeshError, NodeId};
 use serde::Serialize;
-use tokio::{sync::watch, task::JoinHandle, time::Instant};
+use tokio::{
+    sync::{Semaphore, watch},
+    task::JoinHandle,
+    time::Instant,
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
@@ -148,7 +152,11 @@ pub(crate) struct Node {
     fleet: Arc<Fleet>,
     incoming: Arc<Incoming>,
     /// The tools as this device's own doors offer them.
-    surface: Arc<dyn Surface>,
+    gate: Arc<gate::Gate>,
+    /// What the broker said last of members, until it is taken over.
+    news: watch::Sender<Option<mesh::News>>,
+    /// Questions of members that are answered at one time.
+    desks: Semaphore,
     /// Second devices with one identity, and when each was last noticed.
     duplicates: Mutex<BTreeMap<NodeId, (Instant, Duplicate)>>,
     stopping: CancellationToken,
@@ -208,6 +216,7 @@ impl App {
         self.tasks.spawn(membership.follow(self.stopping.clone()));
         self.tasks.spawn(Arc::clone(&self.node).attend());
         self.tasks.spawn(Arc::clone(&self.node).forward_connected());
+        self.tasks.spawn(Arc::clone(&self.node).take_news());
         self.tasks.spawn(self.node.announcer().run());
         Ok(())
     }
@@ -221,7 +230,7 @@ impl App {
     /// The tools, for a door in this process.
     #[must_use]
     pub fn surface(&self) -> Arc<dyn Surface> {
-        Arc::clone(&self.node.surface)
+        self.node.gate.clone()
     }
 
     /// What `up` prints.

@@ -233,19 +233,20 @@ impl Membership {
         Ok(())
     }
 
-    /// The broker forgot this device: it is a mesh of one again (F21). `by` must be that broker.
+    /// The broker forgot this device: it is a mesh of one again (F21). False: `by` is not that broker, or this was heard
+    /// before.
     ///
     /// # Errors
     /// The store's; the broker says it again at the next connection.
-    pub async fn forgotten(&self, by: NodeId) -> Result<(), StoreError> {
+    pub async fn forgotten(&self, by: NodeId) -> Result<bool, StoreError> {
         let _one = self.changing.lock().await;
         if self.row().as_ref().is_none_or(|row| row.roster.broker != by) {
-            return Ok(());
+            return Ok(false);
         }
         self.store.durable(vec![Change::remove(Key::membership())]).await?;
         *self.row() = None;
         self.show();
-        Ok(())
+        Ok(true)
     }
 }
 

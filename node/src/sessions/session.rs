@@ -275,6 +275,12 @@ impl Session {
         }
         let reads_only = matches!(&operation.work, Work::Call(calls) if self.host.reads_only(calls));
         let journaled = !reads_only || operation.receipt.is_some();
+        if let Some(claim) = &operation.receipt
+            && let Ok(Some(before)) = self.operations.ran_before(claim, &call_id)
+        {
+            self.operations.repeat(&call_id, claim.clone(), before);
+            return;
+        }
         if let Err(reason) = self.admit(&operation, reads_only) {
             self.operations.refuse(&call_id, reason).await;
             return;

@@ -319,6 +319,21 @@ async fn f3_a_receipt_that_reached_no_journal_is_sealed_and_a_retry_runs_as_the_
 }
 
 #[tokio::test]
+async fn f2_an_operation_that_ran_is_not_run_again_under_its_receipt_by_another_call() {
+    let (world, session) = world().await;
+    let claim = reserve(&world, &session, "op", "1").await;
+    let mut first = session.submit(Operation { receipt: Some(claim.clone()), ..work("note", "1") }).unwrap();
+    assert!(matches!(first.done().await, Progress::Finished(_)));
+    // As by a broker that lost sight of the receipt.
+    let mut second = session.submit(Operation { receipt: Some(claim.clone()), ..work("note", "2") }).unwrap();
+    assert!(matches!(second.done().await, Progress::NeverRan(reason) if reason.contains("ran before as 1")));
+    assert!(!world.script.ran.lock().unwrap().contains(&"chappie-2".to_owned()));
+    let receipt = || world.broker.receipt(&claim.key).map(|receipt| receipt.status);
+    until("the receipt says that it was done", || receipt() == Some(ReceiptStatus::Completed)).await;
+    assert!(!world.sessions.operations().is_sealed(&claim.key.0, claim.attempt).unwrap());
+}
+
+#[tokio::test]
 async fn a_full_queue_is_said_at_once_and_changes_nothing() {
     let (world, session) = world().await;
     let first = session.submit(work("hang", "first")).unwrap();

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{broker::Belongings, control::Resolution};
 
-/// Bytes of one question. Belongings are the largest: replicated state has at most 32 MiB (F26).
-pub(super) const ASK_MAX: usize = 40 << 20;
+/// Bytes of one question. A piece of belongings is the largest, about 200 KiB.
+pub(super) const ASK_MAX: usize = 1 << 20;
 /// Bytes of one answer: 16,384 receipts as rows of JSON have less.
 pub(super) const TOLD_MAX: usize = 40 << 20;
 

@@ -5,7 +5,7 @@ mod messages;
 
 use std::{sync::Arc, time::Duration};
 
-use chappie_mesh::{InviteId, InviteKey, JoinReply, JoinRequest, NodeId, Roster, Stream, StreamKind};
+use chappie_mesh::{InviteId, InviteKey, JoinReply, JoinRequest, Mesh, NodeId, Roster, Stream, StreamKind};
 use serde::{Serialize, de::DeserializeOwned};
 
 use self::messages::{ASK_MAX, DeskAsk, DeskTold, TOLD_MAX};
@@ -20,6 +20,10 @@ use crate::{
 const CONNECT_WAIT: Duration = Duration::from_secs(5);
 /// How long an answer may take after that. Merging the largest state takes about a second on a slow disk.
 const ANSWER_WAIT: Duration = Duration::from_secs(15);
+
+/// Questions of members that are answered at one time; each costs a task, and at most [`ASK_MAX`] bytes. More are dropped,
+/// and whoever asked is told that nobody answered.
+pub(super) const DESKS_MAX: usize = 32;
 
 fn failed(error: impl std::fmt::Display) -> CommandError {
     CommandError::new(error.to_string())
@@ -157,12 +161,8 @@ impl Node {
         };
         match admitted {
             Ok(roster) => {
-                let addresses = self.mesh.get().map(|mesh| {
-                    let mut known = mesh.known_addresses();
-                    known.push((self.own(), mesh.addresses()));
-                    known
-                });
-                JoinReply::Welcome { roster: (*roster).clone(), addresses: addresses.unwrap_or_default() }
+                let addresses = self.mesh.get().map(Mesh::known_addresses).unwrap_or_default();
+                JoinReply::Welcome { roster: (*roster).clone(), addresses }
             }
             Err(error) => JoinReply::Refused(error.message),
         }
@@ -192,10 +192,18 @@ impl Node {
 
     /// Answers one question of the member `peer`.
     pub(super) async fn serve_desk(self: Arc<Self>, peer: NodeId, mut stream: Stream) {
+        let Ok(_desk) = self.desks.try_acquire() else {
+            return tracing::warn!(peer = %peer.short(), "too many questions at once; one was dropped");
+        };
         let ask = match tokio::time::timeout(ANSWER_WAIT, stream.recv.message::<DeskAsk>(ASK_MAX)).await {
             Ok(Ok(Some(ask))) => ask,
             Ok(Ok(None)) => return,
-            Ok(Err(error)) => return tracing::warn!(%error, peer = %peer.short(), "a question was not understood"),
+            Ok(Err(error)) => {
+                tracing::warn!(%error, peer = %peer.short(), "a question was not understood");
+                let message = "the broker's device does not know this question; update it".to_owned();
+                let _ = stream.send.message(&DeskTold::Refused { message, temporary: false }).await;
+                return;
+            }
             Err(_) => return tracing::warn!(peer = %peer.short(), "a question did not arrive whole in time"),
         };
         let told = if self.seat.holder() == Holder::Here {

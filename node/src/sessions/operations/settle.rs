@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use super::{Operations, Standing, late::KEPT_MAX};
+use super::{Operations, Progress, Standing, late::KEPT_MAX};
 use crate::{
     broker::{ProposeError, Settlement},
     clock,
@@ -27,6 +27,10 @@ pub enum ReconcileError {
     #[error("the broker did not take this node's reports: {0}")]
     Office(#[from] ProposeError),
 }
+
+/// How long an operation that ran is held against a second one under its receipt: a little less than a completed receipt
+/// stands (24 h), so that a request made after it expired runs.
+const REPEAT_KNOWN_MS: u64 = 24 * 3_600_000 - 300_000;
 
 impl Operations {
     /// Reports the outcome of a run once; when that fails the reports go on beside it.
@@ -137,6 +141,40 @@ impl Operations {
         // A seal outlives its receipt by an hour: after that the same key starts again at attempt 1.
         let holds = |sealed: u32, at| sealed >= attempt && now.since(at) < ROW_KEPT_MS;
         Ok(matches!(row, Some(ReceiptRow::Sealed(sealed, at)) if holds(sealed, at)))
+    }
+
+    /// The operation that ran under this receipt with another identity, while a receipt of it may still stand: a broker that
+    /// lost sight of it reserves it anew, and it must not run twice (F2: the journal is keyed by receipt, too).
+    ///
+    /// # Errors
+    /// The store's.
+    pub(in crate::sessions) fn ran_before(
+        &self,
+        claim: &ReceiptClaim,
+        call_id: &CallId,
+    ) -> Result<Option<JournalRow>, StoreError> {
+        let row: Option<ReceiptRow> = self.store.read(&Key::receipt(&claim.key.0))?;
+        let Some(ReceiptRow::Ran(other, attempt)) = row else { return Ok(None) };
+        if other == *call_id || attempt < claim.attempt {
+            return Ok(None);
+        }
+        let row: Option<JournalRow> = self.store.read(&Key::journal(&other))?;
+        let now = clock::now();
+        Ok(row.filter(|row| match row.state {
+            RowState::Running => true,
+            RowState::Finished(at) | RowState::Interrupted(at) => now.since(at) < REPEAT_KNOWN_MS,
+        }))
+    }
+
+    /// Ends an operation whose receipt another one ran under: what that one came to is reported in its place.
+    pub(in crate::sessions) fn repeat(self: &Arc<Self>, call_id: &CallId, claim: ReceiptClaim, before: JournalRow) {
+        let reason = format!(
+            "not run: this operation ran before as {}, and is not run twice; look into history, or use a new operationId \
+             for a new request",
+            before.call_id
+        );
+        self.settle_later(JournalRow { receipt: Some(claim), settled: false, ..before });
+        self.complete(call_id, Progress::NeverRan(reason));
     }
 
     /// Delivered ids that the broker need not remember any longer are told to it at the next [`Operations::reconcile`].
