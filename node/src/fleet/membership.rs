@@ -275,3 +275,107 @@ fn bounded(addresses: Addresses) -> Addresses {
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::broker::Settings;
+
+    fn node(byte: u8) -> NodeId {
+        NodeId::from([byte; 32])
+    }
+
+    async fn open(home: &std::path::Path) -> Arc<Membership> {
+        let store = NodeStore::open(home).unwrap();
+        let broker = Broker::open(home, Settings::default()).unwrap();
+        Membership::open(node(1), "one", store, broker).await.unwrap()
+    }
+
+    async fn close(membership: Arc<Membership>) {
+        membership.broker.close().await;
+        membership.store.stop().await.unwrap();
+    }
+
+    /// The roster of a mesh with `broker`, of which the device is a member.
+    fn joined(broker: u8, version: u64) -> Roster {
+        let mut roster = Roster::alone([7; 16].into(), node(broker), "hub".into());
+        roster.members.insert(node(1), chappie_mesh::Member { name: "one".into() });
+        Roster { version, ..roster }
+    }
+
+    fn row(owing: bool) -> Row {
+        Row { roster: joined(2, 5), addresses: Vec::new(), owing }
+    }
+
+    #[tokio::test]
+    async fn a_new_device_is_a_mesh_of_one_and_stays_the_same_over_a_restart() {
+        let home = tempfile::tempdir().unwrap();
+        let membership = open(home.path()).await;
+        let roster = membership.roster();
+        assert_eq!((roster.members.len(), roster.broker), (1, node(1)));
+        close(membership).await;
+        assert_eq!(open(home.path()).await.roster().mesh, roster.mesh);
+    }
+
+    #[tokio::test]
+    async fn f18_the_own_broker_keeps_the_seat_until_its_belongings_are_handed_over() {
+        let home = tempfile::tempdir().unwrap();
+        let membership = open(home.path()).await;
+        let alone = membership.roster();
+        membership.keep(row(true)).await.unwrap();
+        assert_eq!(membership.roster().broker, node(2));
+        assert_eq!(membership.seated().borrow().broker, node(1));
+        close(membership).await;
+        let membership = open(home.path()).await;
+        assert!(membership.is_owing(), "a crash in between does not lose what is owed");
+        assert_eq!(membership.seated().borrow().broker, node(1));
+        membership.handed_over("one").await.unwrap();
+        assert!(!membership.is_owing());
+        assert_eq!(membership.seated().borrow().broker, node(2));
+        assert_ne!(membership.broker.roster().mesh, alone.mesh, "its own broker starts over");
+    }
+
+    #[tokio::test]
+    async fn only_a_later_word_of_the_same_mesh_with_this_device_in_it_is_adopted() {
+        let home = tempfile::tempdir().unwrap();
+        let membership = open(home.path()).await;
+        membership.adopt(joined(2, 9), Vec::new()).await.unwrap();
+        assert_eq!(membership.roster().broker, node(1), "nobody is followed without having joined");
+        membership.keep(row(false)).await.unwrap();
+        let foreign = Roster { mesh: [8; 16].into(), ..joined(2, 9) };
+        let mut without = joined(2, 9);
+        without.members.remove(&node(1));
+        for word in [joined(2, 4), foreign, without] {
+            membership.adopt(word, Vec::new()).await.unwrap();
+            assert_eq!(membership.roster().version, 5);
+        }
+        membership.adopt(joined(2, 6), Vec::new()).await.unwrap();
+        assert_eq!(membership.roster().version, 6);
+    }
+
+    #[tokio::test]
+    async fn f21_only_the_broker_can_forget_a_device_and_it_is_heard_once() {
+        let home = tempfile::tempdir().unwrap();
+        let membership = open(home.path()).await;
+        membership.keep(row(false)).await.unwrap();
+        assert!(!membership.forgotten(node(3)).await.unwrap());
+        assert_eq!(membership.roster().broker, node(2));
+        assert!(membership.forgotten(node(2)).await.unwrap());
+        assert!(!membership.forgotten(node(2)).await.unwrap());
+        assert_eq!((membership.roster().broker, membership.roster().members.len()), (node(1), 1));
+        close(membership).await;
+        assert_eq!(open(home.path()).await.roster().broker, node(1));
+    }
+
+    #[tokio::test]
+    async fn a_device_with_another_identity_than_the_one_that_was_let_in_stands_alone() {
+        let home = tempfile::tempdir().unwrap();
+        let membership = open(home.path()).await;
+        membership.keep(row(false)).await.unwrap();
+        close(membership).await;
+        let store = NodeStore::open(home.path()).unwrap();
+        let broker = Broker::open(home.path(), Settings::default()).unwrap();
+        let membership = Membership::open(node(4), "one", store, broker).await.unwrap();
+        assert_eq!((membership.roster().broker, membership.roster().members.len()), (node(4), 1));
+    }
+}
