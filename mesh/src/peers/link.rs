@@ -10,12 +10,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
 
 use super::verdict::Standing;
 use crate::{
     identity::{Incarnation, NodeId},
-    transport::{Connection, Ended, Line, Stream},
+    transport::{Connection, Ended, Line, ROOM_BYTES, Stream},
     wire::{CloseCode, StreamKind},
 };
 
@@ -61,6 +61,8 @@ pub(crate) struct Link {
     /// How often the peer was heard on the mesh's own stream.
     pub(super) heard: watch::Sender<u64>,
     outbox: mpsc::Sender<Word>,
+    /// What long messages share while they arrive.
+    room: Arc<Semaphore>,
 }
 
 impl Link {
@@ -86,6 +88,7 @@ impl Link {
             changed: Notify::new(),
             heard: watch::Sender::new(0),
             outbox,
+            room: Arc::new(Semaphore::new(ROOM_BYTES)),
         };
         (Arc::new(link), words)
     }
@@ -202,6 +205,10 @@ impl Line for OnLink {
 
     fn lost(&self, how: &Ended) -> String {
         self.link.story(how)
+    }
+
+    fn room(&self) -> Option<&Arc<Semaphore>> {
+        Some(&self.link.room)
     }
 }
 

@@ -237,7 +237,12 @@ pub(super) async fn tend_places(core: Arc<Core>) {
         }
         for place in places {
             if let Err(trouble) = visit(&core, &place).await {
-                tracing::debug!(%place, %trouble, "nobody was met at an address to connect to");
+                // Said once for each absence; the owner named the place and should know.
+                if failures == 0 {
+                    tracing::warn!(%place, %trouble, "nobody of this mesh was met at an address to connect to; it is tried again");
+                } else {
+                    tracing::debug!(%place, %trouble, failures, "nobody was met at an address to connect to");
+                }
             }
         }
         failures += 1;

@@ -10,7 +10,7 @@ use std::{io, net::SocketAddr};
 
 pub(crate) use connection::{Connection, Ended};
 pub(crate) use endpoint::{Endpoint, Knock};
-pub(crate) use stream::Line;
+pub(crate) use stream::{Line, ROOM_BYTES};
 pub use stream::{Stream, StreamError, StreamReceiver, StreamSender};
 pub(crate) use tls::Protocol;
 

@@ -6,12 +6,16 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, Waker},
+    time::Duration,
 };
 
 use bytes::{Bytes, BytesMut};
 use quinn::{ReadError, RecvStream, SendStream, WriteError};
 use serde::{Serialize, de::DeserializeOwned};
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
+    sync::{OwnedSemaphorePermit, Semaphore},
+};
 
 use super::Ended;
 use crate::wire::{CloseCode, FrameDecoder, FrameError, decode, encode, frame_header};
@@ -20,6 +24,13 @@ use crate::wire::{CloseCode, FrameDecoder, FrameError, decode, encode, frame_hea
 const READ_BYTES: usize = 64 * 1024;
 /// A message that a sender may make: beyond what any reader here takes, so that a fault is found where it is made.
 const MESSAGE_BYTES_MAX: usize = 66 * 1024 * 1024;
+/// Bytes that all long messages of one connection may announce while they arrive: four of the longest, as much as the HTTP
+/// door takes at once. What is over it is turned away: a flood of half messages has an end.
+pub(crate) const ROOM_BYTES: usize = 4 * MESSAGE_BYTES_MAX;
+/// A message up to this length needs no share: a thousand of them in the middle are 16 MiB.
+const SHORT_BYTES: usize = 16 * 1024;
+/// How long a message may stop in its middle. A device that sleeps loses its connection sooner.
+const STALL_MAX: Duration = Duration::from_secs(30);
 /// Room that a sender keeps between messages; what a long message took beyond it is given back.
 const KEPT_BYTES: usize = 16 * 1024;
 
@@ -72,6 +83,10 @@ pub(crate) trait Line: Send + Sync {
     fn label(&self) -> &str;
     /// Why the connection is no more, naming the device.
     fn lost(&self, how: &Ended) -> String;
+    /// What the connection's long messages share: [`ROOM_BYTES`] permits. `None`: nothing bounds them together.
+    fn room(&self) -> Option<&Arc<Semaphore>> {
+        None
+    }
 }
 
 struct Labelled(String);
@@ -231,6 +246,8 @@ pub struct StreamReceiver {
     half: RecvHalf,
     line: Arc<dyn Line>,
     frames: FrameDecoder,
+    /// The share of the long message that is arriving.
+    share: Option<OwnedSemaphorePermit>,
 }
 
 impl std::fmt::Debug for StreamReceiver {
@@ -241,7 +258,7 @@ impl std::fmt::Debug for StreamReceiver {
 
 impl StreamReceiver {
     fn new(half: RecvHalf, line: Arc<dyn Line>) -> Self {
-        Self { half, line, frames: FrameDecoder::default() }
+        Self { half, line, frames: FrameDecoder::default(), share: None }
     }
 
     /// The next message, of at most `limit` bytes; `None` when the other side finished in order. Cancelled, it loses
@@ -259,16 +276,42 @@ impl StreamReceiver {
     pub(crate) async fn frame(&mut self, limit: usize) -> Result<Option<Bytes>, StreamError> {
         loop {
             match self.frames.next(limit) {
-                Ok(Some(body)) => return Ok(Some(body)),
-                Ok(None) => {}
+                Ok(Some(body)) => {
+                    self.share = None;
+                    return Ok(Some(body));
+                }
+                Ok(None) => self.take_share()?,
                 Err(FrameError::TooLong { limit, found }) => return Err(StreamError::TooLong { limit, found }),
                 Err(error) => return Err(StreamError::Malformed(format!("{}: {error}", self.line.label()))),
             }
-            if !self.read().await? {
+            let more = if self.frames.buffered() == 0 {
+                self.read().await?
+            } else {
+                let stalled = StreamError::Lost(format!("{} stopped in the middle of a message", self.line.label()));
+                tokio::time::timeout(STALL_MAX, self.read()).await.map_err(|_| stalled)??
+            };
+            if !more {
                 let cut_off = |error| StreamError::Malformed(format!("{}: {error}", self.line.label()));
                 return self.frames.finish().map(|()| None).map_err(cut_off);
             }
         }
+    }
+
+    /// Takes the share of a long message, once its length is known. It does not wait for one: unread streams would fill the
+    /// connection's window, and with it the way of everything else.
+    fn take_share(&mut self) -> Result<(), StreamError> {
+        let long = self.frames.announced().filter(|length| *length > SHORT_BYTES && self.share.is_none());
+        let (Some(length), Some(room)) = (long, self.line.room()) else { return Ok(()) };
+        let permits = u32::try_from(length.min(ROOM_BYTES)).unwrap_or(u32::MAX);
+        let share = Arc::clone(room).try_acquire_many_owned(permits).map_err(|_| {
+            StreamError::Lost(format!(
+                "{} sends more long messages at once than are taken ({} MiB together); try again",
+                self.line.label(),
+                ROOM_BYTES >> 20
+            ))
+        })?;
+        self.share = Some(share);
+        Ok(())
     }
 
     /// Takes what is there; `false` at the end.
@@ -327,6 +370,54 @@ mod tests {
     use tokio::io::{duplex, split};
 
     use super::*;
+
+    /// A line whose long messages share room.
+    struct Roomy(Arc<Semaphore>);
+
+    impl Line for Roomy {
+        fn label(&self) -> &str {
+            "laptop"
+        }
+
+        fn lost(&self, how: &Ended) -> String {
+            how.to_string()
+        }
+
+        fn room(&self) -> Option<&Arc<Semaphore>> {
+            Some(&self.0)
+        }
+    }
+
+    /// The reader of a stream on which `bytes` came, with what keeps the stream open.
+    async fn arrived(
+        bytes: &[u8],
+        room: &Arc<Semaphore>,
+    ) -> (StreamReceiver, Box<dyn AsyncWrite + Send + Sync + Unpin>) {
+        let (mut near, far) = duplex(256 * 1024);
+        near.write_all(bytes).await.unwrap();
+        (StreamReceiver::new(RecvHalf::Other(Box::new(far)), Arc::new(Roomy(Arc::clone(room)))), Box::new(near))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn long_messages_that_are_over_the_room_of_their_connection_are_turned_away_and_give_it_back() {
+        let room = Arc::new(Semaphore::new(100_000));
+        let half = [&frame_header(60_000).unwrap()[..], b"only the beginning"].concat();
+        let (mut first, _open) = arrived(&half, &room).await;
+        let stalled = first.frame(100_000).await.unwrap_err();
+        assert!(stalled.to_string().contains("middle of a message"), "{stalled}");
+        assert_eq!(room.available_permits(), 40_000);
+        let (mut second, _open) = arrived(&half, &room).await;
+        let refused = second.frame(100_000).await.unwrap_err();
+        assert!(refused.to_string().contains("more long messages"), "{refused}");
+        let short = [&frame_header(3).unwrap()[..], b"abc"].concat();
+        let (mut third, _open) = arrived(&short, &room).await;
+        assert_eq!(third.frame(100_000).await.unwrap().unwrap(), &b"abc"[..]);
+        drop(first);
+        let whole = [&frame_header(60_000).unwrap()[..], &[7; 60_000]].concat();
+        let (mut fourth, _open) = arrived(&whole, &room).await;
+        assert_eq!(fourth.frame(100_000).await.unwrap().unwrap().len(), 60_000);
+        assert_eq!(room.available_permits(), 100_000);
+    }
 
     fn pair(room: usize) -> (Stream, Stream) {
         let (here, there) = duplex(room);

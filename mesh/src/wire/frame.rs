@@ -78,6 +78,13 @@ impl FrameDecoder {
         if self.buffer.is_empty() { Ok(()) } else { Err(FrameError::CutOff(self.buffer.len())) }
     }
 
+    /// How long the message is whose beginning is there; `None` before its length is.
+    #[must_use]
+    pub fn announced(&self) -> Option<usize> {
+        let header = self.buffer.first_chunk::<HEADER>()?;
+        Some(usize::try_from(u32::from_be_bytes(*header)).unwrap_or(usize::MAX))
+    }
+
     /// Bytes that wait for the rest of their message.
     #[must_use]
     pub fn buffered(&self) -> usize {
@@ -88,6 +95,15 @@ impl FrameDecoder {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_length_is_known_before_its_message() {
+        let mut decoder = FrameDecoder::default();
+        decoder.feed(&[0, 1, 0]);
+        assert_eq!(decoder.announced(), None);
+        decoder.feed(&[2, b'a']);
+        assert_eq!((decoder.announced(), decoder.buffered()), (Some(65_538), 5));
+    }
 
     #[test]
     fn the_bytes_on_the_wire_are_these() {

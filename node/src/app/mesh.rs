@@ -215,6 +215,11 @@ fn remembered(store: &NodeStore) -> Result<Vec<(NodeId, Remembered)>, StoreError
 /// it when they are told where this device is.
 pub(super) async fn start(node: &Arc<Node>) -> Result<(), super::StartError> {
     let config = &node.config;
+    if !config.connect.is_empty() && node.membership.roster().members.len() == 1 {
+        tracing::warn!(
+            "this device is in no mesh yet, so the addresses to connect to are not dialled; join one with `chappie join CODE`"
+        );
+    }
     let incarnation = next_run(&node.store).await?;
     let remembered = remembered(&node.store)?;
     let handler = Arc::new(Wires { node: Arc::downgrade(node), runtime: Handle::current() });
