@@ -9,7 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    pipe::{PipeFlags, pipe_with},
+};
 use tun_rs::{DeviceBuilder, SyncDevice};
 
 use super::{Line, Namespace, line::Direction};
@@ -50,7 +53,8 @@ impl Wan {
     pub fn between(a: &Namespace, b: &Namespace, line: Line) -> Self {
         let ends = [end(a, line.mtu, Self::A, Self::A6), end(b, line.mtu, Self::B, Self::B6)];
         let shared = Arc::new(Mutex::new(line));
-        let (stopped, stop) = rustix::pipe::pipe().expect("a process may have two more files");
+        // No node that is started meanwhile may hold the end whose closing ends the threads.
+        let (stopped, stop) = pipe_with(PipeFlags::CLOEXEC).expect("a process may have two more files");
         let stopped = Arc::new(stopped);
         let directions = [(0, 1, 0x57a7), (1, 0, 0x57a8)];
         let threads = directions.map(|(from, to, seed)| {
