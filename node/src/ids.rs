@@ -66,6 +66,18 @@ string_id! {
     EntryId
 }
 
+impl CallId {
+    /// When it was made, as a UUIDv7 says in its first 48 bits (RFC 9562 section 5.7); `None` for any other id.
+    #[must_use]
+    pub fn made(&self) -> Option<Millis> {
+        let hex: String = self.0.chars().filter(|character| *character != '-').collect();
+        if hex.len() != 32 || hex.as_bytes().get(12) != Some(&b'7') {
+            return None;
+        }
+        u64::from_str_radix(hex.get(..12)?, 16).ok().map(Millis)
+    }
+}
+
 /// Which ChatGPT chat (or which client connection) a request belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Conversation {

@@ -78,8 +78,10 @@ impl Membership {
         broker.found(clock::random::<16>().into(), node, name).await?;
         let mut row: Option<Row> = store.read(&Key::membership())?;
         if row.as_ref().is_some_and(|row| !row.roster.members.contains_key(&node)) {
-            // The device has another identity than the one that was let in: it stands alone.
-            store.durable(vec![Change::remove(Key::membership())]).await?;
+            // The device has another identity than the one that was let in: it stands alone. Such a device is a copy, or an
+            // older state that was put back, and its journal may lack what ran since.
+            let since = Change::set(Key::journal_since(), &clock::now());
+            store.durable(vec![Change::remove(Key::membership()), since]).await?;
             row = None;
         }
         let roster = row.as_ref().map_or_else(|| broker.roster(), |row| Arc::new(row.roster.clone()));
@@ -376,6 +378,8 @@ mod tests {
         let store = NodeStore::open(home.path()).unwrap();
         let broker = Broker::open(home.path(), Settings::default()).unwrap();
         let membership = Membership::open(node(4), "one", store, broker).await.unwrap();
+        let since: Option<crate::ids::Millis> = membership.store.read(&Key::journal_since()).unwrap();
+        assert!(since.is_some(), "its journal is not trusted about what came before");
         assert_eq!((membership.roster().broker, membership.roster().members.len()), (node(4), 1));
     }
 }

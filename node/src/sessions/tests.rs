@@ -319,6 +319,18 @@ async fn f3_a_receipt_that_reached_no_journal_is_sealed_and_a_retry_runs_as_the_
 }
 
 #[tokio::test]
+async fn f3_what_an_older_journal_does_not_know_stays_uncertain() {
+    let (world, session) = world().await;
+    let old = reserve(&world, &session, "old", &clock::call_id().0).await;
+    world.store.durable(vec![Change::set(Key::journal_since(), &clock::now().plus(1))]).await.unwrap();
+    until("a later moment", || clock::now() > world.store.read(&Key::journal_since()).unwrap().unwrap()).await;
+    let new = reserve(&world, &session, "new", &clock::call_id().0).await;
+    world.sessions.reconcile().await.unwrap();
+    let status = |claim: &ReceiptClaim| world.broker.receipt(&claim.key).map(|receipt| receipt.status);
+    assert_eq!((status(&old), status(&new)), (Some(ReceiptStatus::Uncertain), Some(ReceiptStatus::NeverRun)));
+}
+
+#[tokio::test]
 async fn f2_an_operation_that_ran_is_not_run_again_under_its_receipt_by_another_call() {
     let (world, session) = world().await;
     let claim = reserve(&world, &session, "op", "1").await;

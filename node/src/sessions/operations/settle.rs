@@ -6,7 +6,7 @@ use super::{Operations, Progress, Standing, late::KEPT_MAX};
 use crate::{
     broker::{ProposeError, Settlement},
     clock,
-    ids::{CallId, Conversation, SessionId},
+    ids::{CallId, Conversation, Millis, SessionId},
     sessions::journal::{Ended, JournalRow, ROW_KEPT_MS, ReceiptClaim, ReceiptRow, RowState, interrupted},
     storage::node::{Change, Key, StoreError},
 };
@@ -220,6 +220,7 @@ impl Operations {
     ) -> Result<(), ReconcileError> {
         self.nudge.notify_waiters();
         self.forget_delivered().await?;
+        let whole_since: Option<Millis> = self.store.read(&Key::journal_since())?;
         for receipt in self.office.running(sessions).await? {
             let claim = ReceiptClaim { key: receipt.key, attempt: receipt.attempt };
             match self.ask(&receipt.call_id, Some(&claim)).await? {
@@ -229,9 +230,24 @@ impl Operations {
                         self.settle_later(row);
                     }
                 }
-                Standing::NeverRun => self.office.settle(claim.key, claim.attempt, Settlement::NeverRun).await?,
+                Standing::NeverRun => {
+                    let settlement = unknown(&receipt.call_id, whole_since);
+                    self.office.settle(claim.key, claim.attempt, settlement).await?;
+                }
             }
         }
         Ok(())
+    }
+}
+
+/// What is said of a receipt whose operation the journal does not know: it never ran, unless the journal is an older one
+/// that was put back since (F3: "unknown" from another journal stays uncertain).
+fn unknown(call_id: &CallId, whole_since: Option<Millis>) -> Settlement {
+    let before = whole_since.is_some_and(|since| call_id.made().is_none_or(|made| made < since));
+    if before {
+        let reason = "the journal of its device was replaced by an older copy since, so it may have run".to_owned();
+        Settlement::Uncertain { reason }
+    } else {
+        Settlement::NeverRun
     }
 }

@@ -82,6 +82,12 @@ impl Key {
         Self::of(b't', "")
     }
 
+    /// Since when this journal is known to be whole: before that it may lack what ran, because an older copy was put back.
+    #[must_use]
+    pub fn journal_since() -> Self {
+        Self::of(b'J', "")
+    }
+
     /// The mesh that this node is a member of, as its broker last said: its copy of the roster.
     #[must_use]
     pub fn membership() -> Self {
