@@ -10,7 +10,7 @@ use crate::{
     clock,
     config::JoinCode,
     control::{
-        BrokerRow, CommandError, Finding, InviteRow, JoinRow, PeerRow, QuorumRow, StatusReport,
+        BrokerRow, CommandError, Finding, InviteRow, JoinRow, PeerRow, QuorumRow, SessionRow, StatusReport,
         membership::{Joining, joining, terms},
     },
     fleet::membership::{HAND_OVER_WAIT, JoinFailure},
@@ -137,11 +137,30 @@ impl Node {
         })
     }
 
+    /// Sessions of this device that the fleet does not list, because another device had their ids first.
+    fn hidden(&self, listed: &[SessionRow]) -> Option<String> {
+        let own = self.session_rows();
+        let lost: Vec<&str> = own
+            .iter()
+            .filter(|row| !listed.iter().any(|other| other.id == row.id && other.agent_dir == row.agent_dir))
+            .map(|row| row.name.as_deref().unwrap_or(&row.cwd))
+            .collect();
+        (!lost.is_empty()).then(|| {
+            format!(
+                "not reachable for ChatGPT: {}. Another device of the mesh had sessions of the same ids first, as after copying \
+                 CHAPPIE_HOME; end them here with `chappie session end` and open new ones",
+                lost.join(", ")
+            )
+        })
+    }
+
     pub(super) async fn report(&self) -> StatusReport {
         let roster = self.membership.roster();
         let is_self = self.is_broker();
         let broker = if is_self { self.own() } else { roster.broker };
         let reachable = is_self || self.connected(&broker);
+        let sessions = self.fleet_sessions().await;
+        let hidden = || self.hidden(&sessions).filter(|_| reachable);
         let name = roster.members.get(&broker).map_or_else(|| broker.short(), |member| member.name.clone());
         StatusReport {
             node: self.own().to_string(),
@@ -150,9 +169,9 @@ impl Node {
             broker: reachable.then(|| BrokerRow { node: broker.to_string(), name, term: 1, is_self }),
             quorum: QuorumRow { voters: 1, reachable: u32::from(reachable), ok: reachable },
             peers: self.peer_rows(),
-            sessions: self.fleet_sessions().await,
+            trouble: self.trouble().or_else(hidden),
+            sessions,
             version: env!("CARGO_PKG_VERSION").into(),
-            trouble: self.trouble(),
             quic: self.mesh.get().map(|mesh| mesh.local_addr().to_string()),
         }
     }

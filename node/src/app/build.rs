@@ -57,6 +57,7 @@ async fn ground(config: &Config, own: NodeId, stopping: &CancellationToken) -> R
     let mesh = Slot::default();
     let line = Line::new(Arc::new(MeshOpener(Arc::clone(&mesh))), membership.rosters(), stopping.clone());
     let roll = Roll::new(own, broker.clone(), Arc::new(Kept(store.clone())));
+    roll.recall(membership.roster().members.keys());
     let office = FleetOffice::new(seat.clone(), broker.clone(), Arc::clone(&roll), line.clone());
     let factory = factory(home, &blobs);
     let sessions = Sessions::open(home, store.clone(), Arc::new(office), factory, stopping.clone()).await?;

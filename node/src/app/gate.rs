@@ -109,7 +109,7 @@ fn shut(membership: &Membership) -> Answer {
     let roster = membership.roster();
     let text = format!(
         "This device is joining a mesh and its broker, the device {}, has not answered yet; nothing was done. Try again in \
-         a minute, and see that the node runs there",
+         a minute, and see that the node runs there; `chappie reset-identity` takes this device out of that mesh again",
         roster.label(&roster.broker)
     );
     let structured = json!({ "text": text }).as_object().cloned().unwrap_or_default();

@@ -164,9 +164,13 @@ impl Handler for Wires {
     fn duplicate(&self, duplicate: Duplicate) {
         let Some(node) = self.node.upgrade() else { return };
         let label = node.membership.roster().label(&duplicate.node);
-        tracing::warn!(%label, "{}", duplicate_text(&label, &duplicate));
         let mut seen = node.duplicates.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.insert(duplicate.node, (tokio::time::Instant::now(), duplicate));
+        let before = seen.insert(duplicate.node, (tokio::time::Instant::now(), duplicate.clone()));
+        drop(seen);
+        // Both devices go on dialling: it is said again only after it was over for a while, or when it changed.
+        if before.is_none_or(|(at, before)| before != duplicate || at.elapsed() > DUPLICATE_SHOWN) {
+            tracing::warn!("{}", duplicate_text(&label, &duplicate));
+        }
     }
 }
 

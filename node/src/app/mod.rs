@@ -214,6 +214,11 @@ impl App {
         mesh::start(&self.node).await?;
         let membership = Arc::clone(&self.node.membership);
         self.tasks.spawn(membership.follow(self.stopping.clone()));
+        let (fleet, rosters, stopping) =
+            (Arc::clone(&self.node.fleet), self.node.membership.rosters(), self.stopping.clone());
+        self.tasks.spawn(async move {
+            stopping.run_until_cancelled(fleet.follow(rosters)).await;
+        });
         self.tasks.spawn(Arc::clone(&self.node).attend());
         self.tasks.spawn(Arc::clone(&self.node).forward_connected());
         self.tasks.spawn(Arc::clone(&self.node).take_news());

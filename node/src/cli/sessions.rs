@@ -1,5 +1,7 @@
 //! `chappie sessions`: the list, of all devices.
 
+use std::io::{self, Write as _};
+
 use serde_json::json;
 
 use super::{Context, Failure, node, print};
@@ -13,7 +15,12 @@ pub(super) struct Args {
 }
 
 pub(super) async fn run(context: &Context, args: &Args) -> Result<(), Failure> {
-    let rows = node::look(context, async |commands| Ok(commands.sessions().await?)).await?;
+    let (rows, status) =
+        node::look(context, async |commands| Ok((commands.sessions().await?, commands.status().await?))).await?;
+    if status.broker.is_none() {
+        let trouble = status.trouble.unwrap_or_else(|| "the broker's device cannot be asked from here".to_owned());
+        let _ = writeln!(io::stderr(), "chappie: only this device's own sessions are listed: {trouble}");
+    }
     if args.json { print::json(&json!({ "sessions": rows })) } else { table(&rows) }
 }
 

@@ -15,6 +15,8 @@ pub const TTL_DEFAULT_MS: u64 = 10 * 60 * 1_000;
 pub const TTL_MIN_MS: u64 = 10 * 1_000;
 /// Longer, and it is a password that somebody finds in a script: seven days.
 pub const TTL_MAX_MS: u64 = 7 * 24 * 60 * 60 * 1_000;
+/// Shorter is too easily typed by mistake for a device that cannot come back by itself.
+const PREFIX_MIN: usize = 4;
 /// How many devices a message lists.
 const LISTED_MAX: usize = 8;
 
@@ -65,7 +67,7 @@ pub fn matching<'a>(devices: impl Iterator<Item = (String, &'a str)>, word: &str
         if name == word.trim() {
             names.push(at);
         }
-        if !wanted.is_empty() && id.starts_with(&wanted) {
+        if wanted.len() >= PREFIX_MIN && id.starts_with(&wanted) {
             prefixes.push(at);
         }
     }
@@ -92,6 +94,13 @@ pub fn joining(roster: &Roster, own: &NodeId, mesh: MeshId) -> Result<Joining, C
     let others: Vec<NodeId> = roster.members.keys().copied().filter(|node| node != own).collect();
     if others.is_empty() {
         return Ok(Joining::Free);
+    }
+    if roster.broker == *own {
+        return Err(CommandError::new(format!(
+            "this device is the broker of a mesh with {}, and only a device that stands alone can join another one; forget \
+             those devices here first with `chappie forget`, or stop the node here and run `chappie reset-identity`",
+            list(others.iter().map(|node| roster.label(node))),
+        )));
     }
     Err(CommandError::new(format!(
         "this device is in another mesh already, with {}, and only a device that stands alone can join; leave that mesh \

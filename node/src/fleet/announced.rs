@@ -18,6 +18,7 @@ pub type Feed = u64;
 #[derive(Debug, Default)]
 pub struct Announced {
     nodes: BTreeMap<NodeId, Heard>,
+    /// Whose each session is, also while that node is away: a copy of its home folder never takes its place.
     holders: BTreeMap<SessionId, NodeId>,
 }
 
@@ -92,16 +93,35 @@ impl Announced {
         }
     }
 
-    /// A node went offline, with all its sessions. With `feed`: only if nothing came on a later one. Whether anything
-    /// changed.
+    /// A member had these sessions when it was last heard of, in an earlier run of this program.
+    pub fn recall(&mut self, node: NodeId, sessions: Vec<SessionId>) {
+        for session in sessions {
+            self.holders.entry(session).or_insert(node);
+        }
+    }
+
+    /// The sessions that are `node`'s.
+    #[must_use]
+    pub fn held(&self, node: &NodeId) -> Vec<SessionId> {
+        self.holders.iter().filter(|(_, holder)| *holder == node).map(|(session, _)| session.clone()).collect()
+    }
+
+    /// Only these nodes are members any more: what others had may be somebody else's. Whether anything changed.
+    pub fn retain(&mut self, is_member: impl Fn(&NodeId) -> bool) -> bool {
+        let before = self.holders.len();
+        self.holders.retain(|_, holder| is_member(holder));
+        self.fill();
+        self.holders.len() != before
+    }
+
+    /// A node went offline, with all its sessions; they stay its own. With `feed`: only if nothing came on a later one.
+    /// Whether anything changed.
     pub fn gone(&mut self, node: &NodeId, feed: Option<Feed>) -> bool {
         let later = |heard: &Heard| feed.is_some_and(|feed| heard.feed > feed);
         if self.nodes.get(node).is_none_or(later) {
             return false;
         }
         self.nodes.remove(node);
-        self.holders.retain(|_, holder| holder != node);
-        self.fill();
         true
     }
 
@@ -197,7 +217,24 @@ mod tests {
         assert_eq!(announced.apply(node(1), 2, word(1, 2, &[("a", 1)])), Applied::Taken(vec![]));
         assert_eq!(ids(&announced), [(node(2), "a")]);
         assert!(announced.gone(&node(2), None));
-        assert_eq!(ids(&announced), [(node(1), "a")], "the other one has it once the first is gone");
+        assert_eq!(ids(&announced), [], "a copy does not take the place of the first, which is only away");
+        announced.apply(node(2), 3, word(2, 1, &[("a", 1)]));
+        assert_eq!(ids(&announced), [(node(2), "a")]);
+        assert!(announced.gone(&node(2), None));
+        announced.retain(|member| *member != node(2));
+        assert_eq!(ids(&announced), [(node(1), "a")], "the other one has it once the first was forgotten");
+    }
+
+    #[test]
+    fn whose_a_session_is_outlives_the_broker() {
+        let mut announced = Announced::default();
+        announced.recall(node(2), vec!["a".into()]);
+        announced.apply(node(1), 1, word(1, 1, &[("a", 1), ("b", 1)]));
+        assert_eq!(ids(&announced), [(node(1), "b")]);
+        assert_eq!((announced.held(&node(1)), announced.held(&node(2))), (vec!["b".into()], vec!["a".into()]));
+        announced.apply(node(2), 2, word(1, 1, &[]));
+        announced.apply(node(1), 1, word(1, 2, &[("a", 1)]));
+        assert_eq!(ids(&announced), [(node(1), "a")], "it ended there");
     }
 
     #[test]

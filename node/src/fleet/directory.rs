@@ -9,8 +9,11 @@ use std::{
     time::Duration,
 };
 
-use chappie_mesh::NodeId;
-use tokio::time::{Instant, timeout_at};
+use chappie_mesh::{NodeId, Roster};
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout_at},
+};
 
 use super::{Directory, Placed, SessionNode, line::Line, remote::RemoteNode, roll::Roll};
 use crate::{
@@ -70,6 +73,14 @@ impl Fleet {
     #[must_use]
     pub fn has_gathered(&self) -> bool {
         self.gathered.load(Ordering::Relaxed)
+    }
+
+    /// Follows the roster for as long as it changes: what a member that was forgotten had may be another one's.
+    pub async fn follow(&self, mut rosters: watch::Receiver<Arc<Roster>>) {
+        while rosters.changed().await.is_ok() {
+            let roster = Arc::clone(&rosters.borrow_and_update());
+            self.roll.retain(|node| roster.members.contains_key(node));
+        }
     }
 
     /// The sessions that `node` announced last, online or not.

@@ -4,7 +4,10 @@
 use std::{collections::BTreeSet, net::SocketAddr, sync::Arc, time::Duration};
 
 use chappie_mesh::{NodeId, Roster, Stream, StreamError, StreamKind};
-use tokio::{sync::watch, time::sleep};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep, sleep_until},
+};
 
 use super::{
     line::{ASK_WAIT, Line},
@@ -19,6 +22,9 @@ use crate::{ids::Conversation, sessions::SessionInfo};
 
 /// Changes within this time go out as one announcement.
 const COALESCED: Duration = Duration::from_millis(50);
+/// Between two words on who is where that nothing but addresses changed: in a fleet that starts, everybody comes at once,
+/// and a word to each of a hundred members for each of a hundred would be ten thousand.
+const ADDRESSES_REST: Duration = Duration::from_secs(2);
 /// Before a lost feed is opened again: the first time, and at most.
 const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
 
@@ -196,6 +202,7 @@ impl Receiver {
             }
             let news = News { roster, addresses: self.addresses.addresses(), ext: Extensions::new() };
             stream.send.message(&Down::Roster(Box::new(news))).await?;
+            let (rested, mut moved) = (Instant::now() + ADDRESSES_REST, false);
             loop {
                 tokio::select! {
                     up = stream.recv.message::<Up>(FEED_MAX) => match up? {
@@ -203,7 +210,8 @@ impl Receiver {
                         None => return Ok(()),
                     },
                     Ok(()) = rosters.changed() => break,
-                    Ok(()) = connected.changed() => break,
+                    Ok(()) = connected.changed(), if !moved => moved = true,
+                    () = sleep_until(rested), if moved => break,
                 }
             }
             // Several members may come at once, as after a start.

@@ -202,13 +202,20 @@ impl Membership {
         Ok(self.roster())
     }
 
+    /// Holds this device where it is while it lets another one in: two devices that join each other at one time would each
+    /// leave the mesh that the other one enters. `None`: it is leaving for another mesh just now.
+    pub fn stay(&self) -> Option<Stay<'_>> {
+        let held = self.changing.try_lock().ok()?;
+        (!self.is_owing()).then_some(Stay(held))
+    }
+
     /// The broker's word on who is a member and where. An older one, or one of another mesh, changes nothing.
     ///
     /// # Errors
     /// The store's; the word is then shown all the same and comes again with the next connection.
     pub async fn adopt(&self, roster: Roster, addresses: Addresses) -> Result<(), StoreError> {
         let _one = self.changing.lock().await;
-        let next = {
+        let (next, newer) = {
             let row = self.row();
             let Some(row) = row.as_ref() else { return Ok(()) };
             let newer = roster.supersedes(&row.roster) && roster.members.contains_key(&self.node);
@@ -217,9 +224,15 @@ impl Membership {
             if next == *row {
                 return Ok(());
             }
-            next
+            (next, newer)
         };
-        self.keep(next).await
+        if newer {
+            return self.keep(next).await;
+        }
+        // Addresses come again with every connection: they need not wait for the disk.
+        self.store.lazy(vec![Change::set(Key::membership(), &next)]);
+        *self.row() = Some(next);
+        Ok(())
     }
 
     /// The broker has what this device's own broker knew: that is archived, and the mesh's broker is this device's.
@@ -251,6 +264,9 @@ impl Membership {
         Ok(true)
     }
 }
+
+/// While it lasts, this device joins no other mesh.
+pub struct Stay<'a>(#[expect(dead_code, reason = "held, not read")] tokio::sync::MutexGuard<'a, ()>);
 
 /// Why the membership could not be taken up or given over.
 #[derive(Debug, thiserror::Error)]
@@ -335,6 +351,20 @@ mod tests {
         assert!(!membership.is_owing());
         assert_eq!(membership.seated().borrow().broker, node(2));
         assert_ne!(membership.broker.roster().mesh, alone.mesh, "its own broker starts over");
+    }
+
+    #[tokio::test]
+    async fn a_device_that_is_leaving_for_another_mesh_lets_nobody_in() {
+        let home = tempfile::tempdir().unwrap();
+        let membership = open(home.path()).await;
+        assert!(membership.stay().is_some());
+        let joining = membership.changing.lock().await;
+        assert!(membership.stay().is_none());
+        drop(joining);
+        membership.keep(row(true)).await.unwrap();
+        assert!(membership.stay().is_none());
+        membership.handed_over("one").await.unwrap();
+        assert!(membership.stay().is_some(), "as a member it passes invites on to its broker");
     }
 
     #[tokio::test]

@@ -121,6 +121,8 @@ pub trait Run: Send {
     fn done(&mut self) -> BoxFuture<'_, Ran>;
     /// Whether the host has it, as far as is known here.
     fn is_running(&self) -> bool;
+    /// Whether its node has taken it, as far as is known here: only then may a later outcome be promised.
+    fn is_taken(&self) -> bool;
     /// Asks for its end, and resolves when the node has taken the order or 3 s have passed (it is then repeated in the
     /// background, F4).
     fn cancel(&mut self, reason: String) -> BoxFuture<'_, ()>;

@@ -64,13 +64,29 @@ impl Roll {
 
     /// A member announced.
     pub(super) fn apply(&self, node: NodeId, feed: Feed, announcement: Announcement) {
-        let sessions: Vec<SessionId> = announcement.sessions.iter().map(|info| info.id.clone()).collect();
         let mut announced = self.announced();
         let Applied::Taken(clashes) = announced.apply(node, feed, announcement) else { return };
         self.changed(&announced);
+        let sessions = announced.held(&node);
         drop(announced);
         self.warn(&clashes);
         self.keep.keep(node, sessions);
+    }
+
+    /// Takes up whose the sessions of these members are, as it was kept.
+    pub fn recall<'a>(&self, members: impl Iterator<Item = &'a NodeId>) {
+        let mut announced = self.announced();
+        for member in members.filter(|member| **member != self.own) {
+            announced.recall(*member, self.keep.kept(member));
+        }
+    }
+
+    /// Only these are members any more.
+    pub(super) fn retain(&self, is_member: impl Fn(&NodeId) -> bool) {
+        let mut announced = self.announced();
+        if announced.retain(is_member) {
+            self.changed(&announced);
+        }
     }
 
     /// A member's stream ended: its sessions are offline at once, unless it has a later stream.

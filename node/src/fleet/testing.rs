@@ -141,6 +141,10 @@ impl Run for ScriptedRun {
         Box::pin(async move { self.outcome.wait_for(Option::is_some).await.unwrap().clone().unwrap() })
     }
 
+    fn is_taken(&self) -> bool {
+        true
+    }
+
     fn is_running(&self) -> bool {
         true
     }

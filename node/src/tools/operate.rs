@@ -34,6 +34,10 @@ const BACK_SHARE: u32 = 10;
 /// The longest way back.
 const BACK_MAX: Duration = Duration::from_millis(500);
 
+/// How long an answer may be late, when the budget is over and the session's device has not taken the operation: it is
+/// asked again within 3 s and given up within 5 s more (F23).
+const TAKEN_WAIT: Duration = Duration::from_secs(9);
+
 /// One operation, decoded.
 pub(super) struct Job {
     /// An explicit target.
@@ -200,6 +204,11 @@ async fn dispatch(
         }
         () = tokio::time::sleep_until(target.deadline) => None,
     };
+    // A device that has not taken the operation yet may never do so: whether it has is known within a few seconds.
+    let ran = match ran {
+        None if !run.is_taken() => tokio::time::timeout(TAKEN_WAIT, run.done()).await.ok(),
+        ran => ran,
+    };
     match ran {
         Some(Ran::Finished(parcel)) => {
             let mut riding = Riding::new(toolbox, target.call_id.clone(), conversation);
@@ -276,7 +285,7 @@ fn unknown(mut header: JsonObject, target: &Target, reason: &str) -> Answer {
             "id": target.call_id,
             "status": "unknown",
             "instructions": format!(
-                "It is not known whether this ran on {}. Do not simply send it again: when the device is back, check its effects (history, files, processes). What it comes to is delivered once with a later result (deferredResult {})",
+                "It is not known whether this ran on {}. Do not simply send it again: when the device is back, check its effects (history, files, processes). If it ran, what it comes to is delivered once with a later result (deferredResult {}); if history does not show it then, it did not run",
                 target.placed.device, target.call_id
             ),
         }),

@@ -75,6 +75,7 @@ impl Node {
     pub(super) async fn fleet_sessions(&self) -> Vec<SessionRow> {
         match self.seat.holder() {
             Holder::Here => self.online_rows(),
+            Holder::There(broker) if !self.connected(&broker) => self.session_rows(),
             Holder::There(broker) => match self.ask_rows(broker, DeskAsk::Sessions).await {
                 Ok(rows) => rows,
                 Err(error) => {
@@ -125,6 +126,12 @@ impl Node {
 
     /// Forgets a device (F21).
     pub(super) async fn forget_device(&self, word: String) -> Result<ForgetRow, CommandError> {
+        if !self.is_broker() && named(&self.membership.roster(), &word)? == self.own() {
+            return Err(CommandError::new(
+                "this is the device itself; run the command on another device of the mesh, or stop the node here and run \
+                 `chappie reset-identity`",
+            ));
+        }
         match self.seat.holder() {
             Holder::Here => self.forget_here(&word).await,
             Holder::There(broker) => self.ask_rows(broker, DeskAsk::Forget(word)).await,
@@ -148,6 +155,11 @@ impl Node {
     /// A device shows an invite at this device's door.
     pub(super) async fn admit(&self, node: NodeId, request: JoinRequest, binding: [u8; 32]) -> JoinReply {
         let JoinRequest { name, invite, proof, .. } = request;
+        let Some(_stay) = self.membership.stay() else {
+            let text =
+                "the inviting device is changing its mesh itself just now; try again in a minute, with a new invite";
+            return JoinReply::Refused(text.into());
+        };
         let admitted = match self.seat.holder() {
             Holder::Here => self.admit_here(node, &name, invite, binding, proof).await,
             Holder::There(broker) => {
@@ -187,6 +199,7 @@ impl Node {
         let rows = self.online_rows().into_iter().filter(|row| sessions.iter().any(|id| id.as_str() == row.id));
         let rows = rows.collect();
         self.broker.forget(node, sessions).await.map_err(failed)?;
+        tracing::info!(%node, name, "a device was forgotten; its connections close, and its sessions are gone from here");
         Ok(ForgetRow { node: node.to_string(), name, sessions: rows })
     }
 

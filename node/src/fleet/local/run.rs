@@ -167,6 +167,10 @@ impl Run for LocalRun {
         })
     }
 
+    fn is_taken(&self) -> bool {
+        true
+    }
+
     fn is_running(&self) -> bool {
         match &self.way {
             Way::Handle(handle) => !matches!(handle.progress(), Progress::Queued),

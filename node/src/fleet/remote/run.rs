@@ -48,6 +48,7 @@ const READERS: [&str; 4] = ["read", "grep", "find", "ls"];
 #[derive(Clone)]
 enum Course {
     Handed,
+    Taken,
     Running,
     Ended(Ran),
 }
@@ -115,6 +116,10 @@ impl Run for RemoteRun {
 
     fn is_running(&self) -> bool {
         matches!(*self.course.borrow(), Course::Running)
+    }
+
+    fn is_taken(&self) -> bool {
+        !matches!(*self.course.borrow(), Course::Handed)
     }
 
     fn cancel(&mut self, reason: String) -> BoxFuture<'_, ()> {
@@ -229,10 +234,13 @@ impl Conductor {
             return format!("{cause}. The work only reads: simply repeat it once the device is back (see `sessions`)");
         }
         let word = match &self.conversation {
-            Some(_) => "Its outcome arrives as a late result of this conversation once the device is back",
-            None => "Its outcome stands in the session's history once the device is back",
+            Some(_) => "If it ran, its outcome arrives as a late result of this conversation once the device is back",
+            None => "If it ran, its outcome stands in the session's history once the device is back",
         };
-        format!("{cause}. It is not known how far this operation came. {word}; do not repeat it before")
+        format!(
+            "{cause}. It is not known how far this operation came. {word}; what history does not show by then did not run. \
+             Do not repeat it before"
+        )
     }
 
     /// Sends the operation and follows it until it ended, the stream is lost, or nobody waits any more.
@@ -266,7 +274,16 @@ impl Conductor {
                     }
                 }
                 news = stream.recv.message::<News>(ANSWER_MAX) => match news {
-                    Ok(Some(News::Accepted)) => accepted = true,
+                    Ok(Some(News::Accepted)) => {
+                        accepted = true;
+                        self.course.send_if_modified(|course| {
+                            let first = matches!(course, Course::Handed);
+                            if first {
+                                *course = Course::Taken;
+                            }
+                            first
+                        });
+                    }
                     Ok(Some(News::Running)) => {
                         accepted = true;
                         self.course.send_replace(Course::Running);

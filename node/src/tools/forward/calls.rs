@@ -281,7 +281,7 @@ impl Forwarding {
             None => "It may have been passed on".to_owned(),
         };
         format!(
-            "{place}, and it is not known how far it came. Its outcome arrives as a late result of this conversation, or look into `history` once the device is back; do not repeat it before"
+            "{place}, and it is not known how far it came. If it ran, its outcome arrives as a late result of this conversation; or look into `history` once the device is back; do not repeat it before"
         )
     }
 }
