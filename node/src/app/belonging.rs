@@ -27,6 +27,7 @@ impl Node {
 
     pub(super) async fn make_invite(&self, uses: u32, ttl_ms: u64) -> Result<InviteRow, CommandError> {
         terms(uses, ttl_ms)?;
+        self.is_itself()?;
         let Some(mesh) = self.mesh.get() else {
             return Err(CommandError::new(
                 "nobody could use an invite now: start the node with `chappie up`, and make the invite while it runs",
@@ -120,6 +121,18 @@ impl Node {
         let (at, duplicate) = seen.get(node)?;
         let fresh: Duration = super::mesh::DUPLICATE_SHOWN;
         (at.elapsed() < fresh).then(|| duplicate_text(&self.membership.roster().label(node), duplicate))
+    }
+
+    /// Refuses what only the real bearer of this identity may do, while this device is the one that is kept out.
+    pub(super) fn is_itself(&self) -> Result<(), CommandError> {
+        let refused = {
+            let seen = self.duplicates.lock().unwrap_or_else(PoisonError::into_inner);
+            seen.get(&self.own()).is_some_and(|(_, duplicate)| duplicate.refused)
+        };
+        match self.duplicate_of(&self.own()).filter(|_| refused) {
+            Some(trouble) => Err(CommandError::new(trouble)),
+            None => Ok(()),
+        }
     }
 
     /// What keeps this device from its mesh.

@@ -192,6 +192,7 @@ impl Node {
     }
 
     async fn forget_here(&self, word: &str) -> Result<ForgetRow, CommandError> {
+        self.is_itself()?;
         let roster = self.membership.roster();
         let node = named(&roster, word)?;
         let name = roster.members.get(&node).map(|member| member.name.clone()).unwrap_or_default();
