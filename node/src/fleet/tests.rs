@@ -1,7 +1,10 @@
 //! Devices over a real mesh on the loopback interface: what a session's node says is the same over it, a device that goes
 //! away ends the wait in words, and a door's call goes all the way.
 
-use std::{net::SocketAddr, sync::OnceLock};
+use std::{
+    net::SocketAddr,
+    sync::{Mutex, OnceLock},
+};
 
 use chappie_mesh::{
     Duplicate, Handler, Identity, Incarnation, JoinReply, JoinRequest, Member, Mesh, MeshConfig, NodeId, Remembered,
@@ -44,12 +47,15 @@ const PATIENCE: Duration = Duration::from_secs(60);
 struct Ends {
     mesh: OnceLock<Mesh>,
     incoming: OnceLock<Arc<Incoming>>,
+    /// Streams that the device opened.
+    opened: Mutex<Vec<StreamKind>>,
 }
 
 struct Way(Arc<Ends>);
 
 impl Opener for Way {
     fn open(&self, peer: NodeId, kind: StreamKind, wait: Duration) -> BoxFuture<'_, Result<Stream, String>> {
+        self.0.opened.lock().unwrap().push(kind);
         Box::pin(async move {
             let mesh = self.0.mesh.get().ok_or("not started")?;
             mesh.open(peer, kind, wait).await.map_err(|error| error.to_string())
@@ -110,6 +116,11 @@ impl Machine {
 
     fn mesh(&self) -> &Mesh {
         self.ends.mesh.get().unwrap()
+    }
+
+    /// Streams that it opened since this was asked last.
+    fn opened(&self) -> Vec<StreamKind> {
+        std::mem::take(&mut self.ends.opened.lock().unwrap())
     }
 }
 
@@ -215,6 +226,62 @@ impl Follow for NoFollow {
     fn news(&self, _: NodeId, _: Roster, _: Vec<(NodeId, Vec<SocketAddr>)>) {}
 }
 
+/// Announces the sessions of a device to the broker, and waits until it has heard of them.
+async fn announce(of: &Machine, world: &World, broker: &Machine) {
+    let (seat, line) = (of.device.seat.clone(), of.device.line.clone());
+    let source = Arc::new(Source(Arc::clone(&world.sessions)));
+    let announcer = Announcer::new(seat, line, of.mesh().connected(), source, Arc::new(NoFollow), [2; 16]);
+    tokio::spawn(announcer.run());
+    let all = || world.sessions.infos().iter().all(|info| broker.device.roll.holder(&info.id) == Some(of.id()));
+    until("it is announced", all).await;
+}
+
+/// A call for a session that it names.
+fn named(session: &SessionId, conversation: &Conversation) -> Request {
+    let arguments = json!({"calls": [{"name": "note", "arguments": {}}], "sessionId": session});
+    let caller = Caller { conversation: Some(conversation.clone()), ..Caller::default() };
+    let (arguments, cancelled) = (arguments.as_object().unwrap().clone(), CancellationToken::new());
+    Request { tool: "call".into(), arguments, caller, cancelled, sent: None }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_of_two_conversations_at_one_session_costs_one_stream_a_call() {
+    let (world, session) = world().await;
+    let (empty, unused) = crate::sessions::testing::world().await;
+    empty.sessions.end(&unused).await.unwrap();
+    let [desk, laptop] = machines(["desk", "laptop"]);
+    let tenure = watch::channel(Tenure { epoch: 1, term: 1 }).1;
+    let fleet = Fleet::new(desk.device.roll.clone(), local(&empty), desk.device.line.clone());
+    let toolbox = Arc::new(Toolbox::new(desk.device.broker.clone(), fleet, tenure, PATIENCE, PATIENCE));
+    desk.start(desk.device.incoming(local(&empty), Arc::new(NoDoors)), &[]).await;
+    laptop.start(laptop.device.incoming(local(&world), Arc::new(NoDoors)), &[&desk]).await;
+    announce(&laptop, &world, &desk).await;
+
+    let conversations = ["v1/one", "v1/other"].map(|name| Conversation::Chat(name.into()));
+    for round in 0..5 {
+        for conversation in &conversations {
+            let request = named(&session.record().id, conversation);
+            let answer = timeout(PATIENCE, toolbox.clone().call(request)).await.unwrap().unwrap();
+            assert!(!answer.is_error, "{:?}", answer.structured);
+            if round == 0 {
+                // It joins, and the session is told beside the call.
+                let mut opened = Vec::new();
+                until("the session is told", || {
+                    opened.extend(desk.opened());
+                    opened.len() >= 2
+                })
+                .await;
+            } else {
+                assert_eq!(desk.opened(), [StreamKind::Run], "round {round} of {conversation:?}");
+            }
+            // Said on the same stream, after the answer.
+            answer.ticket.written();
+        }
+    }
+    until("all is settled", || !conversations.iter().any(|chat| world.sessions.operations().has_late(chat))).await;
+    assert_eq!(desk.opened(), [], "and none when all is over");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_doors_call_goes_to_the_broker_and_on_to_the_session_of_a_third_device() {
     let (world, session) = world().await;
@@ -233,11 +300,7 @@ async fn a_doors_call_goes_to_the_broker_and_on_to_the_session_of_a_third_device
     desk.start(desk.device.incoming(local(&empty), Arc::new(doors)), &[]).await;
     laptop.start(laptop.device.incoming(local(&world), Arc::new(NoDoors)), &[&desk]).await;
     phone.start(phone.device.incoming(local(&empty), Arc::new(NoDoors)), &[&desk]).await;
-    let (seat, line) = (laptop.device.seat.clone(), laptop.device.line.clone());
-    let source = Arc::new(Source(Arc::clone(&world.sessions)));
-    let announcer = Announcer::new(seat, line, laptop.mesh().connected(), source, Arc::new(NoFollow), [2; 16]);
-    tokio::spawn(announcer.run());
-    until("it is announced", || desk.device.roll.holder(&session.record().id) == Some(laptop.id())).await;
+    announce(&laptop, &world, &desk).await;
 
     let ((toolbox, fleet), Device { broker, seat, line, .. }) = (tools(&phone), &phone.device);
     let door = Forwarding::new(seat.clone(), toolbox, fleet, broker.clone(), line.clone(), PATIENCE);

@@ -200,14 +200,17 @@ async fn over(line: Line) -> (Node, Node, Wan) {
     (broker, station, wan)
 }
 
-/// The time of the fastest of some `read`s of the other's session: a busy machine delays some, and speeds none up.
-async fn read_time(door: &Node, session: &str) -> Duration {
-    let chat = door.chat("v1/reach");
-    let mut fastest = Duration::MAX;
+/// The time of the fastest of some `read`s of the other's session, for each of two conversations that take turns: a busy
+/// machine delays some, and speeds none up.
+async fn read_times(door: &Node, session: &str) -> [Duration; 2] {
+    let chats = ["v1/reach", "v1/read"].map(|chat| door.chat(chat));
+    let mut fastest = [Duration::MAX; 2];
     for _ in 0..25 {
-        let start = Instant::now();
-        chat.call("read", json!({"path": "f", "sessionId": session})).await.ok();
-        fastest = fastest.min(start.elapsed());
+        for (chat, fastest) in chats.iter().zip(&mut fastest) {
+            let start = Instant::now();
+            chat.call("read", json!({"path": "f", "sessionId": session})).await.ok();
+            *fastest = start.elapsed().min(*fastest);
+        }
     }
     fastest
 }
@@ -217,10 +220,12 @@ async fn works_at(round_trip: Duration) {
     reach_each_other(&broker, &station).await;
     station.world.put(&station.folder().join("f"), "far away\n");
     let session = station.session("station");
-    let took = read_time(&broker, &session).await;
-    println!("read over {round_trip:?}: {took:?}");
-    // One round trip, not two; the exact figure is for the benchmark.
-    assert!(took >= round_trip && took < round_trip * 3 / 2 + Duration::from_millis(15), "{took:?}");
+    let times = read_times(&broker, &session).await;
+    println!("read over {round_trip:?}: {times:?}");
+    for took in times {
+        // One round trip, not two; the exact figure is for the benchmark.
+        assert!(took >= round_trip && took < round_trip * 3 / 2 + Duration::from_millis(15), "{took:?}");
+    }
     let chat = broker.chat("v1/wake");
     let after = last_entry(&chat, &session).await;
     let wait = json!({"sessionId": session, "after": after, "wait": true, "observer": true});
