@@ -9,7 +9,7 @@ use std::{
 
 use chappie_mesh::{Identity, InviteCode, JoinError, NodeId, Roster};
 use serde::{Deserialize, Serialize};
-use tokio::sync::watch;
+use tokio::sync::{RwLock, RwLockReadGuard, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::Tenure;
@@ -67,6 +67,8 @@ pub struct Membership {
     tenure: watch::Sender<Tenure>,
     /// Joining, being forgotten and taking a roster over happen one after the other.
     changing: tokio::sync::Mutex<()>,
+    /// Written to by a join: nobody is let in while it lasts.
+    leaving: RwLock<()>,
 }
 
 impl Membership {
@@ -95,6 +97,7 @@ impl Membership {
             tenure: watch::Sender::new(tenure(&seated)),
             seated: watch::Sender::new(seated),
             changing: tokio::sync::Mutex::new(()),
+            leaving: RwLock::new(()),
         }))
     }
 
@@ -188,6 +191,7 @@ impl Membership {
         build: &str,
         code: &InviteCode,
     ) -> Result<Arc<Roster>, JoinFailure> {
+        let _leaving = self.leaving.write().await;
         let _one = self.changing.lock().await;
         if code.inviter == self.node {
             return Err(JoinFailure::Own);
@@ -205,7 +209,7 @@ impl Membership {
     /// Holds this device where it is while it lets another one in: two devices that join each other at one time would each
     /// leave the mesh that the other one enters. `None`: it is leaving for another mesh just now.
     pub fn stay(&self) -> Option<Stay<'_>> {
-        let held = self.changing.try_lock().ok()?;
+        let held = self.leaving.try_read().ok()?;
         (!self.is_owing()).then_some(Stay(held))
     }
 
@@ -266,7 +270,7 @@ impl Membership {
 }
 
 /// While it lasts, this device joins no other mesh.
-pub struct Stay<'a>(#[expect(dead_code, reason = "held, not read")] tokio::sync::MutexGuard<'a, ()>);
+pub struct Stay<'a>(#[expect(dead_code, reason = "held, not read")] RwLockReadGuard<'a, ()>);
 
 /// Why the membership could not be taken up or given over.
 #[derive(Debug, thiserror::Error)]
@@ -358,7 +362,10 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let membership = open(home.path()).await;
         assert!(membership.stay().is_some());
-        let joining = membership.changing.lock().await;
+        let (one, two) = (membership.stay(), membership.stay());
+        assert!(one.is_some() && two.is_some(), "several may come in at one time");
+        drop((one, two));
+        let joining = membership.leaving.write().await;
         assert!(membership.stay().is_none());
         drop(joining);
         membership.keep(row(true)).await.unwrap();

@@ -80,6 +80,19 @@ async fn dev_21_an_outage_of_150_s_and_a_changed_address_heal_without_a_restart(
 }
 
 #[tokio::test]
+async fn an_address_that_changes_at_one_device_and_then_at_the_other_heals() {
+    let lan = Lan::new();
+    let (one, two) = two(&lan);
+    let (broker, station) = pair_on(&one, &two, true).await;
+    reach_each_other(&broker, &station).await;
+    for (device, address, what) in [(&two, "10.77.0.9/24", "the member"), (&one, "10.77.0.8/24", "the broker")] {
+        let start = Instant::now();
+        device.readdress(&[address]);
+        healed(&[&broker, &station], start, what).await;
+    }
+}
+
+#[tokio::test]
 async fn devices_that_moved_while_they_were_off_find_each_other_by_mdns_alone() {
     let lan = Lan::new();
     let (one, two) = two(&lan);
