@@ -304,7 +304,8 @@ async fn a_member_that_opens_a_flood_of_streams_is_bounded_and_leaves_nothing_be
             }
         }
         println!("{} streams open, {} bytes held", open.len(), a.resident());
-        assert!(open.len() < 1_100, "{} streams", open.len());
+        // What the wire allows; ended streams are announced late, so it is more than the 1,024 that a device uses.
+        assert!(open.len() <= 1_172, "{} streams", open.len());
         answers(&a).await;
         memory.push(a.resident());
         connection.close(0_u8.into(), b"enough");
