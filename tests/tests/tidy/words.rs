@@ -131,7 +131,9 @@ fn nothing_is_unfinished_or_ignored() {
     for text in bad {
         assert_eq!(sample(unfinished, "node/src/x.rs", text).len(), 1, "{text}");
     }
-    assert_eq!(sample(unfinished, "node/src/x.rs", "// todos and XXXL are words\nlet todo = 1;").len(), 0);
+    // Taken apart, so that other tools that look for these words find none here either.
+    let good = concat!("// to", "dos and XX", "XL are words\nlet to", "do = 1;");
+    assert_eq!(sample(unfinished, "node/src/x.rs", good).len(), 0);
 }
 
 #[test]
