@@ -15,8 +15,8 @@ pub(super) struct Args {
 }
 
 pub(super) async fn run(context: &Context, args: &Args) -> Result<(), Failure> {
-    let (rows, status) =
-        node::look(context, async |commands| Ok((commands.sessions().await?, commands.status().await?))).await?;
+    let status = node::look(context, async |commands| Ok(commands.status().await?)).await?;
+    let rows = status.sessions;
     if status.broker.is_none() {
         let trouble = status.trouble.unwrap_or_else(|| "the broker's device cannot be asked from here".to_owned());
         let _ = writeln!(io::stderr(), "chappie: only this device's own sessions are listed: {trouble}");
