@@ -1,11 +1,13 @@
 //! The peer mesh of Chappie as a library. It knows nothing of MCP, sessions or tools.
 
 mod api;
+pub mod consensus;
 mod discovery;
 mod identity;
 mod mesh;
 mod peers;
 mod router;
+pub mod runtime;
 mod transport;
 mod wire;
 

@@ -223,9 +223,9 @@ impl Thread {
             }
             Err(error) => return drop(ready.send(Err(MeshError::Start(error.to_string())))),
         };
-        tokio::spawn(router::answer(Arc::clone(&core)));
-        tokio::spawn(follow_roster(Arc::clone(&core)));
-        let sights = self.config.mdns.then(|| tokio::spawn(sight(Arc::clone(&core))));
+        crate::runtime::spawn(router::answer(Arc::clone(&core)));
+        crate::runtime::spawn(follow_roster(Arc::clone(&core)));
+        let sights = self.config.mdns.then(|| crate::runtime::spawn(sight(Arc::clone(&core))));
         if ready.send(Ok(Arc::clone(&core))).is_err() {
             return;
         }

@@ -29,7 +29,7 @@ pub(crate) async fn follow_roster(core: Arc<Core>) {
     let mut rosters = core.rosters();
     let mut known = BTreeSet::<NodeId>::new();
     let mut mesh = core.roster().mesh;
-    tokio::spawn(tend::tend_places(Arc::clone(&core)));
+    crate::runtime::spawn(tend::tend_places(Arc::clone(&core)));
     loop {
         let roster = Arc::clone(&rosters.borrow_and_update());
         let moved = roster.mesh != mesh;

@@ -51,7 +51,7 @@ enum Wire {
 
 /// Starts the tasks of a link; on the mesh's thread.
 pub(super) fn start(core: &Arc<Core>, link: &Arc<Link>, stream: Stream, words: mpsc::Receiver<Word>) {
-    tokio::spawn(take_streams(Arc::clone(core), Arc::clone(link)));
+    crate::runtime::spawn(take_streams(Arc::clone(core), Arc::clone(link)));
     let talk = Talk {
         core: Arc::clone(core),
         link: Arc::clone(link),
@@ -62,7 +62,7 @@ pub(super) fn start(core: &Arc<Core>, link: &Arc<Link>, stream: Stream, words: m
         retiring: None,
         asked_to_retire: false,
     };
-    tokio::spawn(talk.run());
+    crate::runtime::spawn(talk.run());
 }
 
 async fn take_streams(core: Arc<Core>, link: Arc<Link>) {
@@ -88,7 +88,7 @@ fn spawn_unless_ready(task: impl Future<Output = ()> + Send + 'static) {
     let mut task = Box::pin(task);
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     if task.as_mut().poll(&mut context).is_pending() {
-        tokio::spawn(task);
+        crate::runtime::spawn(task);
     }
 }
 

@@ -38,7 +38,7 @@ const RESOLVED_MAX: usize = 8;
 pub(super) fn tend_members(core: &Arc<Core>) {
     for peer in core.roster().members.keys().copied().filter(|peer| *peer != core.node) {
         if core.table.take_care(peer) {
-            tokio::spawn(tend(Arc::clone(core), peer));
+            crate::runtime::spawn(tend(Arc::clone(core), peer));
         }
     }
 }

@@ -45,7 +45,7 @@ pub(crate) async fn answer(core: Arc<Core>) {
         let crowded = pending.available_permits() < PENDING_MAX - PENDING_UNPROVEN_MAX;
         let Some(knock) = (if crowded { knock.prove_address() } else { Some(knock) }) else { continue };
         let (core, door, refusals) = (Arc::clone(&core), Arc::clone(&door), Arc::clone(&refusals));
-        tokio::spawn(async move {
+        crate::runtime::spawn(async move {
             let _place = place;
             take(&core, &door, &refusals, knock).await;
         });

@@ -117,7 +117,7 @@ pub(super) async fn node(
 /// Ends what a killed node left running, and removes what it left half written.
 async fn sweep(home: &Path) {
     let home = home.to_owned();
-    let swept = tokio::task::spawn_blocking(move || {
+    let swept = chappie_mesh::runtime::blocking(move || {
         for group in group::sweep(&home) {
             tracing::info!(?group, "ended what an interrupted call left running");
         }

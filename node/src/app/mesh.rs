@@ -10,9 +10,9 @@ use std::{
 
 use chappie_mesh::{
     Duplicate, Handler, Incarnation, JoinReply, JoinRequest, Mesh, MeshConfig, MeshError, NodeId, Remembered, Roster,
-    Stream, StreamKind,
+    Stream, StreamKind, runtime::Spawner,
 };
-use tokio::{runtime::Handle, sync::watch};
+use tokio::sync::watch;
 
 use super::Node;
 use crate::{
@@ -114,7 +114,7 @@ impl Keep for Kept {
 pub(super) struct Wires {
     pub(super) node: Weak<Node>,
     /// The node's runtime: the mesh calls on a thread of its own.
-    pub(super) runtime: Handle,
+    pub(super) runtime: Spawner,
 }
 
 impl Handler for Wires {
@@ -226,7 +226,7 @@ pub(super) async fn start(node: &Arc<Node>) -> Result<(), super::StartError> {
     }
     let incarnation = next_run(&node.store).await?;
     let remembered = remembered(&node.store)?;
-    let handler = Arc::new(Wires { node: Arc::downgrade(node), runtime: Handle::current() });
+    let handler = Arc::new(Wires { node: Arc::downgrade(node), runtime: Spawner::current() });
     let addresses = match config.listen {
         Some(address) => vec![address],
         None => {

@@ -205,7 +205,7 @@ impl App {
         }
         if let Some(server) = control {
             let commands = app.commands();
-            app.control = Some(tokio::spawn(server.serve(commands, app.stopping.child_token())));
+            app.control = Some(chappie_mesh::runtime::spawn(server.serve(commands, app.stopping.child_token())));
         }
         Ok(app)
     }

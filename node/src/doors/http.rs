@@ -74,7 +74,7 @@ pub async fn serve(surface: Arc<dyn Surface>, bind: SocketAddr, shutdown: Cancel
     let address = listener.local_addr()?;
     let endpoint = Arc::new(Endpoint::new(surface, shutdown.clone()));
     let connections = TaskTracker::new();
-    let task = tokio::spawn(accept(listener, endpoint, connections.clone(), shutdown));
+    let task = chappie_mesh::runtime::spawn(accept(listener, endpoint, connections.clone(), shutdown));
     Ok(HttpDoor { address, connections, task })
 }
 

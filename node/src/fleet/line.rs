@@ -8,9 +8,8 @@ use std::{
     time::Duration,
 };
 
-use chappie_mesh::{NodeId, Roster, Stream, StreamError, StreamKind};
+use chappie_mesh::{NodeId, Roster, Stream, StreamError, StreamKind, runtime::Spawner};
 use tokio::{
-    runtime::Handle,
     sync::watch,
     time::{Instant, timeout_at},
 };
@@ -47,7 +46,7 @@ pub struct Line {
     rosters: watch::Receiver<Arc<Roster>>,
     insisting: Arc<AtomicUsize>,
     /// Words are said wherever an answer is dropped, which need not be inside the runtime.
-    runtime: Handle,
+    runtime: Spawner,
     stopping: CancellationToken,
 }
 
@@ -55,7 +54,7 @@ impl Line {
     /// Streams of `opener` to members of the roster. Inside a tokio runtime; `stopping` ends what is being repeated.
     #[must_use]
     pub fn new(opener: Arc<dyn Opener>, rosters: watch::Receiver<Arc<Roster>>, stopping: CancellationToken) -> Self {
-        Self { opener, rosters, insisting: Arc::default(), runtime: Handle::current(), stopping }
+        Self { opener, rosters, insisting: Arc::default(), runtime: Spawner::current(), stopping }
     }
 
     /// What people call a device.
@@ -71,7 +70,7 @@ impl Line {
     }
 
     /// The runtime that background work belongs to.
-    pub(crate) const fn runtime(&self) -> &Handle {
+    pub(crate) const fn runtime(&self) -> &Spawner {
         &self.runtime
     }
 

@@ -88,7 +88,7 @@ impl LocalNode {
     fn expect_word(&self, by: &CallId) {
         self.boarded().insert(by.clone());
         let (this, by) = (self.this.clone(), by.clone());
-        tokio::spawn(async move {
+        chappie_mesh::runtime::spawn(async move {
             tokio::time::sleep(BOARDED_MAX).await;
             if let Some(node) = this.upgrade() {
                 node.lapse(&by);

@@ -64,7 +64,7 @@ impl Handler {
             sent: None,
         };
         let (surface, held) = (self.0.surface.clone(), exchange.clone());
-        let task = tokio::spawn(async move {
+        let task = chappie_mesh::runtime::spawn(async move {
             let outcome = surface.call(request).await;
             drop(held);
             outcome
@@ -204,7 +204,7 @@ impl ServerHandler for Handler {
         let exchange = Exchange::of(&context.extensions);
         let caller = exchange.caller(&context.meta);
         let (surface, uri) = (self.0.surface.clone(), params.uri.clone());
-        let read = tokio::spawn(async move { surface.read_resource(uri, caller).await });
+        let read = chappie_mesh::runtime::spawn(async move { surface.read_resource(uri, caller).await });
         let outcome = read.await.map_err(|error| {
             tracing::error!(%error, "a resource read ended abnormally");
             ErrorData::internal_error("the read failed inside Chappie; try again", None)

@@ -13,10 +13,8 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use tokio::{
-    runtime::Handle,
-    sync::{Notify, watch},
-};
+use chappie_mesh::runtime::Spawner;
+use tokio::sync::{Notify, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
@@ -150,7 +148,7 @@ pub struct Operations {
     inner: Mutex<Inner>,
     tasks: TaskTracker,
     /// Tickets settle wherever a connection is dropped, which need not be inside the runtime.
-    runtime: Handle,
+    runtime: Spawner,
     stopping: CancellationToken,
     /// Counts what the broker is told of this node: sessions, what they do, whose late results wait.
     changes: watch::Sender<u64>,
@@ -162,7 +160,7 @@ impl Operations {
     /// An owner without runs; [`super::Sessions::open`] recovers what the journal holds. Inside a tokio runtime.
     #[must_use]
     pub fn new(store: NodeStore, office: Arc<dyn Office>, stopping: CancellationToken) -> Arc<Self> {
-        let (tasks, runtime) = (TaskTracker::new(), Handle::current());
+        let (tasks, runtime) = (TaskTracker::new(), Spawner::current());
         let (changes, nudge) = (watch::Sender::new(0), Notify::new());
         Arc::new(Self { store, office, inner: Mutex::default(), tasks, runtime, stopping, changes, nudge })
     }
@@ -212,7 +210,7 @@ impl Operations {
         let handle = self.take_in(&mut self.inner(), operation, session, PathBuf::new());
         let (this, call_id) = (Arc::clone(self), operation.call_id.clone());
         let work = async move { this.refuse(&call_id, reason).await };
-        self.tasks.spawn_on(work, &self.runtime);
+        self.runtime.spawn(self.tasks.track_future(work));
         handle
     }
 

@@ -23,7 +23,7 @@ pub(super) async fn kept(calls: &[ToolCall], outputs: PathBuf) -> Vec<ToolCall> 
     let calls = calls.to_vec();
     let work = move || calls.into_iter().map(|call| keep(call, &outputs)).collect();
     // A panic there would be a fault of ours; the entry then goes without calls, and the work itself goes on.
-    tokio::task::spawn_blocking(work).await.unwrap_or_default()
+    chappie_mesh::runtime::blocking(work).await.unwrap_or_default()
 }
 
 fn size(call: &ToolCall) -> usize {

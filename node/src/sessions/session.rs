@@ -162,7 +162,7 @@ impl Session {
             ended: CancellationToken::new(),
             task: watch::Sender::new(false),
         });
-        tokio::spawn(Arc::clone(&session).run(work));
+        chappie_mesh::runtime::spawn(Arc::clone(&session).run(work));
         Ok(session)
     }
 

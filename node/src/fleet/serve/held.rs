@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::runtime::Handle;
+use chappie_mesh::runtime::Spawner;
 
 use crate::{fleet::Run, ids::CallId};
 
@@ -31,7 +31,7 @@ struct Runs {
 /// Keeps them.
 pub(super) struct Held {
     runs: Arc<Mutex<Runs>>,
-    runtime: Handle,
+    runtime: Spawner,
 }
 
 fn lock(runs: &Mutex<Runs>) -> MutexGuard<'_, Runs> {
@@ -39,7 +39,7 @@ fn lock(runs: &Mutex<Runs>) -> MutexGuard<'_, Runs> {
 }
 
 impl Held {
-    pub(super) fn new(runtime: Handle) -> Self {
+    pub(super) fn new(runtime: Spawner) -> Self {
         Self { runs: Arc::default(), runtime }
     }
 

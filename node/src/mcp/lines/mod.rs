@@ -76,7 +76,7 @@ where
 {
     let link = Arc::new(Link::new(connection));
     let (queue, jobs) = mpsc::channel(WRITE_QUEUE);
-    let mut writing = tokio::spawn(write_lines(writer, jobs, link.clone()));
+    let mut writing = chappie_mesh::runtime::spawn(write_lines(writer, jobs, link.clone()));
     let lines = Lines {
         reader: BufReader::with_capacity(READ_BYTES, reader),
         line: Vec::new(),

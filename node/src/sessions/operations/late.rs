@@ -225,7 +225,7 @@ impl Operations {
         }
         for (conversation, rows) in rows {
             let this = Arc::clone(self);
-            self.tasks.spawn_on(async move { this.tell_delivered(conversation, rows).await }, &self.runtime);
+            self.runtime.spawn(self.tasks.track_future(async move { this.tell_delivered(conversation, rows).await }));
         }
     }
 

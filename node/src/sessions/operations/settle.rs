@@ -63,7 +63,7 @@ impl Operations {
             }
             this.inner().reporting.remove(&row.call_id);
         };
-        self.tasks.spawn_on(work, &self.runtime);
+        self.runtime.spawn(self.tasks.track_future(work));
     }
 
     /// Waits before the next try of a report: longer each time, and not at all when the broker was just met again. False:
