@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     identity::{Identity, Incarnation, NodeId},
-    transport::Stream,
+    transport::{Sockets, Stream},
     wire::{JoinReply, JoinRequest, StreamKind},
 };
 
@@ -30,6 +30,8 @@ pub struct MeshConfig {
     pub incarnation: Incarnation,
     /// What [`Handler::remember`] was told before.
     pub remembered: Vec<(NodeId, Remembered)>,
+    /// Where packets go; `None`: the system's network.
+    pub sockets: Option<Arc<dyn Sockets>>,
 }
 
 /// What to keep about a peer over a restart.
@@ -48,9 +50,13 @@ pub trait Handler: Send + Sync + 'static {
     /// A device shows an invite. `binding` is what its proof is bound to: a value that only the two ends of this
     /// connection have. The answer may take ten seconds.
     fn admit(&self, node: NodeId, request: JoinRequest, binding: [u8; 32]) -> BoxFuture<'static, JoinReply>;
+    /// A member's consensus engine asks this device's (failure rule F22): at most 8 MiB, and the answer has at most
+    /// 64 KiB. The answer is made on the mesh's own thread and may take half a minute; whoever asked may have given it
+    /// up by then, and may ask the same again.
+    fn raft(&self, peer: NodeId, question: Vec<u8>) -> BoxFuture<'static, Vec<u8>>;
     /// Keep this about a peer, in place of what was kept before. Called on the mesh's own thread.
     fn remember(&self, peer: NodeId, remembered: Remembered);
-    /// The broker closed the connection because this device was forgotten. May come more than once.
+    /// The broker or a voter closed the connection because this device was forgotten. May come more than once.
     fn forgotten(&self, by: NodeId);
     /// Two devices use one identity. May come again as long as they do.
     fn duplicate(&self, duplicate: Duplicate);
@@ -149,6 +155,14 @@ pub enum OpenError {
         label: String,
         /// What went wrong last.
         trouble: Option<String>,
+    },
+    /// The device was asked and gave no answer, or the time was over before it could be.
+    #[error("{label} gave no answer: {trouble}")]
+    Unanswered {
+        /// The device.
+        label: String,
+        /// What went wrong.
+        trouble: String,
     },
     /// The other side has no room for one more stream.
     #[error("{0} has too many open streams; try again later")]

@@ -19,13 +19,13 @@ pub use discovery::{
     local_addresses,
 };
 pub use identity::{
-    Admission, CODE_ADDRESSES_MAX, CODE_CHARACTERS_MAX, Identity, IdentityError, Incarnation, InviteCode,
-    InviteCodeError, InviteId, InviteKey, InviteSecret, Lineage, Member, MeshId, NodeId, NodeIdError, Roster,
-    fresh_invite, lineage,
+    Admission, CODE_ADDRESSES_MAX, CODE_CHARACTERS_MAX, EarlierRoster, Identity, IdentityError, Incarnation,
+    InviteCode, InviteCodeError, InviteId, InviteKey, InviteSecret, Lineage, Member, MeshId, NodeId, NodeIdError,
+    Roster, fresh_invite, lineage,
 };
 pub use mesh::Mesh;
-pub use router::join;
-pub use transport::{Stream, StreamError, StreamReceiver, StreamSender};
+pub use router::{join, join_over};
+pub use transport::{Sockets, Stream, StreamError, StreamReceiver, StreamSender};
 pub use wire::{
     ADDRESSES_MAX, BUILD_BYTES_MAX, CloseCode, CodecError, EXT_BYTES_MAX, EXT_ENTRIES_MAX, Ext, FrameDecoder,
     FrameError, HELLO_BYTES_MAX, Hello, JOIN_REPLY_BYTES_MAX, JOIN_REQUEST_BYTES_MAX, JoinReply, JoinRequest, Met,

@@ -1,14 +1,12 @@
-//! [`Mesh`]: the handle of a running mesh. The mesh runs on a thread of its own, because QUIC is quickest on one; a
-//! stream is opened and used on the caller's.
+//! [`Mesh`]: the handle of a running mesh. The mesh runs on a thread of its own, because QUIC is quickest on one, and in a
+//! simulation with everything else; a stream is opened and used on the caller's.
 
-use std::{
-    collections::BTreeSet,
-    net::SocketAddr,
-    sync::Arc,
-    time::{Duration, Instant},
+use std::{collections::BTreeSet, net::SocketAddr, sync::Arc, time::Duration};
+
+use tokio::{
+    sync::{oneshot, watch},
+    time::Instant,
 };
-
-use tokio::sync::{oneshot, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::{
@@ -16,7 +14,7 @@ use crate::{
     discovery::Source,
     identity::{Admission, NodeId, Roster},
     peers::{Core, Standing, follow_roster, sight},
-    router,
+    router, runtime,
     transport::{Ended, SetupError, Stream},
     wire::{CloseCode, StreamKind},
 };
@@ -56,10 +54,14 @@ impl Mesh {
         let (ready, started) = oneshot::channel();
         let (stopped, killed) = (CancellationToken::new(), CancellationToken::new());
         let thread = Thread { config, roster, handler, stopped: stopped.clone(), killed: killed.clone() };
-        std::thread::Builder::new()
-            .name("mesh".to_owned())
-            .spawn(move || thread.run(ready))
-            .map_err(|error| MeshError::Start(error.to_string()))?;
+        if runtime::is_simulated() {
+            runtime::spawn(thread.run_here(ready));
+        } else {
+            std::thread::Builder::new()
+                .name("mesh".to_owned())
+                .spawn(move || thread.run(ready))
+                .map_err(|error| MeshError::Start(error.to_string()))?;
+        }
         let core = started.await.map_err(|_| MeshError::Start("its thread ended".to_owned()))??;
         let guard = Arc::new(core.stopping.clone().drop_guard());
         Ok(Self {
@@ -129,6 +131,7 @@ impl Mesh {
             }
             let waited = tokio::time::timeout(left, changes.changed());
             tokio::select! {
+                biased;
                 changed = waited => if !matches!(changed, Ok(Ok(()))) { return Err(self.not_connected(peer)) },
                 () = self.core.stopping.cancelled() => return Err(OpenError::Stopped),
             }
@@ -215,6 +218,13 @@ impl Thread {
         stopped.cancel();
     }
 
+    /// The same on the runtime of a simulation, where no thread may be.
+    async fn run_here(self, ready: oneshot::Sender<Result<Arc<Core>, MeshError>>) {
+        let stopped = self.stopped.clone();
+        self.serve(ready).await;
+        stopped.cancel();
+    }
+
     async fn serve(self, ready: oneshot::Sender<Result<Arc<Core>, MeshError>>) {
         let core = match Core::new(&self.config, self.roster, self.handler) {
             Ok(core) => Arc::new(core),
@@ -223,13 +233,14 @@ impl Thread {
             }
             Err(error) => return drop(ready.send(Err(MeshError::Start(error.to_string())))),
         };
-        crate::runtime::spawn(router::answer(Arc::clone(&core)));
-        crate::runtime::spawn(follow_roster(Arc::clone(&core)));
-        let sights = self.config.mdns.then(|| crate::runtime::spawn(sight(Arc::clone(&core))));
+        runtime::spawn(router::answer(Arc::clone(&core)));
+        runtime::spawn(follow_roster(Arc::clone(&core)));
+        let sights = self.config.mdns.then(|| runtime::spawn(sight(Arc::clone(&core))));
         if ready.send(Ok(Arc::clone(&core))).is_err() {
             return;
         }
         tokio::select! {
+            biased;
             () = core.stopping.cancelled() => {}
             // Only tests do this.
             () = self.killed.cancelled() => return,

@@ -13,4 +13,4 @@ pub use incarnation::{Incarnation, Lineage, lineage};
 pub use invite::{InviteId, InviteKey, InviteSecret, fresh_invite};
 pub use key::{Identity, IdentityError};
 pub use node_id::{NodeId, NodeIdError};
-pub use roster::{Admission, Member, MeshId, Roster};
+pub use roster::{Admission, EarlierRoster, Member, MeshId, Roster};

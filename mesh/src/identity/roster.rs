@@ -1,6 +1,7 @@
 //! The roster: which devices belong to one mesh. Pure; the broker decides on it, everybody else keeps a copy.
 
 use std::{
+    cmp::Ordering,
     collections::{BTreeMap, BTreeSet},
     fmt,
 };
@@ -56,12 +57,35 @@ pub struct Roster {
     pub epoch: u64,
     /// Grows with every change inside an epoch.
     pub version: u64,
-    /// The member that acts as broker.
+    /// The member that acts as broker, as far as its writer knows: a hint, because another one can be elected meanwhile.
     pub broker: NodeId,
     /// All members, the broker among them.
     pub members: BTreeMap<NodeId, Member>,
     /// Members that were forgotten, the latest 1,024: they are told so instead of being called unknown.
     pub removed: BTreeSet<NodeId>,
+    /// The members that elect the broker, and of which one is.
+    pub voters: BTreeSet<NodeId>,
+    /// Tells two epochs of one count apart; all zero where it is not known, as in a roster of an earlier program.
+    pub epoch_id: [u8; 16],
+}
+
+/// A roster as programs kept and sent it before brokers were elected.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EarlierRoster {
+    mesh: MeshId,
+    epoch: u64,
+    version: u64,
+    broker: NodeId,
+    members: BTreeMap<NodeId, Member>,
+    removed: BTreeSet<NodeId>,
+}
+
+impl From<EarlierRoster> for Roster {
+    fn from(earlier: EarlierRoster) -> Self {
+        let EarlierRoster { mesh, epoch, version, broker, members, removed } = earlier;
+        let voters = BTreeSet::from([broker]);
+        Self { mesh, epoch, version, broker, members, removed, voters, epoch_id: [0; 16] }
+    }
 }
 
 /// What the roster says of a device that proved its key.
@@ -80,7 +104,8 @@ impl Roster {
     #[must_use]
     pub fn alone(mesh: MeshId, node: NodeId, name: String) -> Self {
         let members = BTreeMap::from([(node, Member { name })]);
-        Self { mesh, epoch: 1, version: 1, broker: node, members, removed: BTreeSet::new() }
+        let (removed, voters) = (BTreeSet::new(), BTreeSet::from([node]));
+        Self { mesh, epoch: 1, version: 1, broker: node, members, removed, voters, epoch_id: [0; 16] }
     }
 
     /// Whether `node` may come in.
@@ -95,10 +120,30 @@ impl Roster {
         }
     }
 
-    /// Whether this is a later word than `other` on the same mesh.
+    /// Whether this is a later word than `other` on the same mesh. Of two epochs of one count neither is: both sides acted
+    /// (failure rule F16).
     #[must_use]
     pub fn supersedes(&self, other: &Self) -> bool {
-        self.mesh == other.mesh && (self.epoch, self.version) > (other.epoch, other.version)
+        if self.mesh != other.mesh {
+            return false;
+        }
+        match self.epoch.cmp(&other.epoch) {
+            Ordering::Greater => true,
+            Ordering::Equal => self.is_of_epoch(other) && self.version > other.version,
+            Ordering::Less => false,
+        }
+    }
+
+    /// Whether both are of one epoch, as far as can be told.
+    fn is_of_epoch(&self, other: &Self) -> bool {
+        let known = |roster: &Self| roster.epoch_id != [0; 16];
+        self.epoch == other.epoch && (self.epoch_id == other.epoch_id || !known(self) || !known(other))
+    }
+
+    /// Whether `node` has a say in who is broker, or is the broker itself as far as the writer knew.
+    #[must_use]
+    pub fn is_central(&self, node: &NodeId) -> bool {
+        *node == self.broker || self.voters.contains(node)
     }
 
     /// What people call a device: its name, with the short id when two members share it; the short id alone for a
@@ -148,5 +193,32 @@ mod tests {
         let foreign = Roster { mesh: [8; 16].into(), version: 9, ..old.clone() };
         assert!(newer.supersedes(&old) && next_epoch.supersedes(&newer));
         assert!(!old.supersedes(&old) && !old.supersedes(&newer) && !foreign.supersedes(&old));
+    }
+
+    #[test]
+    fn of_two_epochs_with_one_count_neither_supersedes() {
+        let old = Roster::alone([7; 16].into(), node(1), "box".into());
+        let one = Roster { epoch_id: [1; 16], version: 2, ..old.clone() };
+        let other = Roster { epoch_id: [2; 16], version: 3, ..old.clone() };
+        assert!(!one.supersedes(&other) && !other.supersedes(&one));
+        assert!(one.supersedes(&old), "an earlier program said nothing of it");
+        assert!(Roster { epoch: 2, version: 1, ..one }.supersedes(&other));
+    }
+
+    #[test]
+    fn a_roster_of_an_earlier_program_is_read() {
+        let alone = Roster::alone([7; 16].into(), node(1), "box".into());
+        let mut bytes = vec![7; 16];
+        bytes.extend([1, 1]);
+        bytes.extend([1; 32]);
+        bytes.push(1);
+        bytes.extend([1; 32]);
+        bytes.extend(b"\x03box\x00");
+        let earlier: EarlierRoster = crate::wire::decode(&bytes).unwrap();
+        assert_eq!(Roster::from(earlier), alone);
+        bytes.push(1);
+        bytes.extend([1; 32]);
+        bytes.extend([0; 16]);
+        assert_eq!(crate::wire::decode(&bytes), Ok(alone));
     }
 }

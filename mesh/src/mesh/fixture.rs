@@ -35,6 +35,10 @@ pub(super) struct Told {
     pub(super) forgotten: Mutex<Vec<NodeId>>,
     pub(super) duplicates: Mutex<Vec<Duplicate>>,
     pub(super) invite: Mutex<Option<(InviteId, InviteSecret)>>,
+    /// What was asked over the raft connection.
+    pub(super) asked: Mutex<Vec<(NodeId, Vec<u8>)>>,
+    /// Lets a question that begins with `slow` go on.
+    pub(super) slow: Arc<tokio::sync::Notify>,
     roster: watch::Sender<Arc<Roster>>,
 }
 
@@ -70,6 +74,20 @@ impl Handler for Told {
             _ => JoinReply::Refused("the invite is spent or expired".to_owned()),
         };
         Box::pin(async move { reply })
+    }
+
+    fn raft(&self, peer: NodeId, question: Vec<u8>) -> BoxFuture<'static, Vec<u8>> {
+        self.asked.lock().unwrap().push((peer, question.clone()));
+        let slow = Arc::clone(&self.slow);
+        Box::pin(async move {
+            if question.starts_with(b"slow") {
+                slow.notified().await;
+            }
+            if question.starts_with(b"long") {
+                return question;
+            }
+            question.into_iter().take(64).rev().collect()
+        })
     }
 
     fn remember(&self, peer: NodeId, remembered: Remembered) {
@@ -138,6 +156,8 @@ impl Plan {
             forgotten: Mutex::default(),
             duplicates: Mutex::default(),
             invite: Mutex::default(),
+            asked: Mutex::default(),
+            slow: Arc::default(),
             roster: roster.clone(),
         });
         let config = MeshConfig {
@@ -149,6 +169,7 @@ impl Plan {
             mdns: false,
             incarnation: self.run,
             remembered: self.remembered,
+            sockets: None,
         };
         let mesh = Mesh::start(config, rosters, Arc::clone(&told) as Arc<dyn Handler>).await.unwrap();
         let streams = tokio::sync::Mutex::new(taken);

@@ -35,7 +35,7 @@ impl Line for Nobody {
 impl Raw {
     fn new(answers: bool) -> Self {
         let identity = fresh_identity();
-        let endpoint = Endpoint::bind(&identity, "127.0.0.1:0".parse().unwrap(), answers).unwrap();
+        let endpoint = Endpoint::bind(&identity, "127.0.0.1:0".parse().unwrap(), answers, None).unwrap();
         Self { endpoint, identity }
     }
 

@@ -169,6 +169,7 @@ async fn a_taken_address_is_an_error_that_names_it() {
         mdns: false,
         incarnation: desk.run,
         remembered: Vec::new(),
+        sockets: None,
     };
     let handler = std::sync::Arc::clone(&desk.told) as std::sync::Arc<dyn crate::api::Handler>;
     let error = Mesh::start(config, rosters, handler).await.unwrap_err();

@@ -3,11 +3,10 @@
 use std::{
     net::SocketAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use ring::rand::{SecureRandom as _, SystemRandom};
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::table::Table;
@@ -15,6 +14,7 @@ use crate::{
     api::{Handler, MeshConfig, Remembered},
     discovery::{AddressBook, HostPort, Source, local_addresses},
     identity::{Admission, Incarnation, NodeId, Roster},
+    runtime,
     transport::{Endpoint, SetupError},
     wire::{ADDRESSES_MAX, Hello, PROTOCOL, PROTOCOL_MIN},
 };
@@ -43,7 +43,7 @@ impl Core {
         handler: Arc<dyn Handler>,
     ) -> Result<Self, SetupError> {
         let node = config.identity.node_id();
-        let endpoint = Endpoint::bind(&config.identity, config.listen, true)?;
+        let endpoint = Endpoint::bind(&config.identity, config.listen, true, config.sockets.as_deref())?;
         let place = |text: &String| {
             let place = text.parse::<HostPort>();
             place.inspect_err(|error| tracing::warn!(%error, "an address to connect to is passed over")).ok()
@@ -88,10 +88,11 @@ impl Core {
         self.roster.borrow().label(peer)
     }
 
-    /// Whether a connection to `peer` is always kept: between the broker and every member.
+    /// Whether a connection to `peer` is always kept: between every member and whoever is broker or can become it, so
+    /// that a change of the broker finds it there.
     pub(super) fn is_kept(&self, peer: &NodeId) -> bool {
         let roster = self.roster.borrow();
-        roster.members.contains_key(peer) && (*peer == roster.broker || self.node == roster.broker)
+        roster.members.contains_key(peer) && (roster.is_central(peer) || roster.is_central(&self.node))
     }
 
     /// The address book.
@@ -158,9 +159,5 @@ impl Core {
 
 /// From 0 to 1. Without randomness the middle: it only spreads devices that dial at the same time.
 pub(super) fn chance() -> f64 {
-    let mut bytes = [0; 4];
-    match SystemRandom::new().fill(&mut bytes) {
-        Ok(()) => f64::from(u32::from_be_bytes(bytes)) / f64::from(u32::MAX),
-        Err(_) => 0.5,
-    }
+    runtime::random().map_or(0.5, |bytes| f64::from(u32::from_be_bytes(bytes)) / f64::from(u32::MAX))
 }

@@ -203,7 +203,7 @@ impl Line for Greeted {
 /// What the other side's closing means for this device, whether or not there was a link.
 pub(super) fn heed(core: &Core, peer: NodeId, ended: &Ended) {
     match ended {
-        Ended::Closed { code: Some(CloseCode::Forgotten), .. } if core.roster().broker == peer => {
+        Ended::Closed { code: Some(CloseCode::Forgotten), .. } if core.roster().is_central(&peer) => {
             core.handler.forgotten(peer);
         }
         Ended::Closed { code: Some(CloseCode::DuplicateIdentity), reason } => {

@@ -7,10 +7,13 @@ use std::{
         Arc, OnceLock,
         atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use tokio::sync::{Notify, Semaphore, mpsc, watch};
+use tokio::{
+    sync::{Notify, Semaphore, mpsc, watch},
+    time::Instant,
+};
 
 use super::verdict::Standing;
 use crate::{
@@ -178,6 +181,7 @@ impl Link {
         self.say(Word::Ping);
         let ended = self.connection.ended();
         tokio::select! {
+            biased;
             heard = tokio::time::timeout(wait, heard.changed()) => matches!(heard, Ok(Ok(()))),
             _ = ended => false,
         }

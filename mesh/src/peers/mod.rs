@@ -50,6 +50,7 @@ pub(crate) async fn follow_roster(core: Arc<Core>) {
         // Who is broker decides which connections are kept.
         core.table.poke_all();
         tokio::select! {
+            biased;
             changed = rosters.changed() => if changed.is_err() { return },
             () = core.stopping.cancelled() => return,
         }

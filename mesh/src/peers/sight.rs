@@ -39,6 +39,7 @@ pub(crate) async fn sight(core: Arc<Core>) {
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
+            biased;
             () = core.stopping.cancelled() => break,
             _ = look.tick() => {
                 let now = core.own_addresses();

@@ -1,14 +1,10 @@
 //! One task for each member: it keeps a connection while one is wanted, and closes one that nobody uses. And one for
 //! the places that the owner named, where it is not known who is there.
 
-use std::{
-    net::SocketAddr,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::Instant};
 
 use super::{
     backoff,
@@ -208,7 +204,7 @@ async fn race(
                     next = Instant::now();
                 }
             },
-            () = tokio::time::sleep_until(next.into()), if may_start => {
+            () = tokio::time::sleep_until(next), if may_start => {
                 if let Some(address) = waiting.next() {
                     dials.push(async move { (address, core.endpoint.dial(address, Protocol::Mesh, expected).await) });
                 }
@@ -229,6 +225,7 @@ pub(super) async fn tend_places(core: Arc<Core>) {
             failures = 0;
             let mut rosters = core.rosters();
             tokio::select! {
+                biased;
                 changed = connected.changed() => if changed.is_err() { return },
                 changed = rosters.changed() => if changed.is_err() { return },
                 () = core.stopping.cancelled() => return,
@@ -247,6 +244,7 @@ pub(super) async fn tend_places(core: Arc<Core>) {
         }
         failures += 1;
         tokio::select! {
+            biased;
             () = tokio::time::sleep(backoff::delay(failures, chance())) => {}
             changed = connected.changed() => if changed.is_err() { return },
             () = core.stopping.cancelled() => return,

@@ -12,7 +12,7 @@ use super::door::{BINDING_LABEL, JOIN_STREAM, Joining};
 use crate::{
     api::{JoinError, Welcome},
     identity::{Identity, InviteCode},
-    transport::{Connection, Ended, Endpoint, Protocol, StreamError},
+    transport::{Connection, Ended, Endpoint, Protocol, Sockets, StreamError},
     wire::{CloseCode, JOIN_REPLY_BYTES_MAX, JoinReply, JoinRequest, PROTOCOL, PROTOCOL_MIN},
 };
 
@@ -34,7 +34,21 @@ const BUSY_WAIT: Duration = Duration::from_secs(2);
 /// When nobody answers, the invite does not count, or the join broke off. The same code can be used again by the same
 /// device.
 pub async fn join(identity: &Identity, name: &str, build: &str, code: &InviteCode) -> Result<Welcome, JoinError> {
-    let endpoint = endpoint(identity)?;
+    join_over(identity, name, build, code, None).await
+}
+
+/// The same over another network than the system's.
+///
+/// # Errors
+/// As [`join`].
+pub async fn join_over(
+    identity: &Identity,
+    name: &str,
+    build: &str,
+    code: &InviteCode,
+    sockets: Option<&dyn Sockets>,
+) -> Result<Welcome, JoinError> {
+    let endpoint = endpoint(identity, sockets)?;
     let mut tries = 0;
     loop {
         tries += 1;
@@ -58,10 +72,10 @@ pub async fn join(identity: &Identity, name: &str, build: &str, code: &InviteCod
     }
 }
 
-fn endpoint(identity: &Identity) -> Result<Endpoint, JoinError> {
+fn endpoint(identity: &Identity, sockets: Option<&dyn Sockets>) -> Result<Endpoint, JoinError> {
     let any = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0);
     let v4 = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
-    let bound = Endpoint::bind(identity, any, false).or_else(|_| Endpoint::bind(identity, v4, false));
+    let bound = Endpoint::bind(identity, any, false, sockets).or_else(|_| Endpoint::bind(identity, v4, false, sockets));
     bound.map_err(|error| JoinError::Start(error.to_string()))
 }
 

@@ -13,7 +13,7 @@ use std::{
 
 use tokio::sync::Semaphore;
 
-pub use self::join::join;
+pub use self::join::{join, join_over};
 use self::{
     bucket::{Bucket, Rate},
     door::Door,

@@ -2,31 +2,40 @@
 //! mesh's own thread, because QUIC's tasks start on the runtime of whoever dials or accepts.
 
 use std::{
-    io,
+    fmt, io,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     sync::Arc,
     time::Duration,
 };
 
 use quinn::{
-    ConnectionId, ConnectionIdGenerator, EndpointConfig, ServerConfig, TransportConfig, VarInt, congestion::CubicConfig,
+    AsyncUdpSocket, ConnectionId, ConnectionIdGenerator, EndpointConfig, Runtime as _, ServerConfig, TransportConfig,
+    VarInt, congestion::CubicConfig,
 };
-use ring::{
-    hmac,
-    rand::{SecureRandom as _, SystemRandom},
-};
+use ring::hmac;
 use sha2::{Digest as _, Sha256};
 use socket2::{Domain, Protocol as SocketProtocol, Socket, Type};
 
 use super::{
     Connection, Ended, Protocol, SetupError,
     congestion::Closable,
+    seam::{Seam, WallClock},
     tls::{Credentials, node_id},
 };
 use crate::{
     identity::{Identity, NodeId},
+    runtime,
     wire::CloseCode,
 };
+
+/// Where packets go: the system's network, or one in memory.
+pub trait Sockets: fmt::Debug + Send + Sync + 'static {
+    /// A socket at `listen`, with a port of its own when that one is 0.
+    ///
+    /// # Errors
+    /// When the address is taken or not this device's.
+    fn bind(&self, listen: SocketAddr) -> io::Result<Arc<dyn AsyncUdpSocket>>;
+}
 
 /// A quiet peer's sign of life, from the side that dialled: it keeps the other side's timer back too.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
@@ -77,18 +86,38 @@ enum Reach {
 }
 
 impl Endpoint {
-    /// Binds `listen` and answers whoever dials, when `answers`; otherwise it only dials.
+    /// Binds `listen` and answers whoever dials, when `answers`; otherwise it only dials. `sockets` is the network,
+    /// `None` the system's.
     ///
     /// # Errors
     /// When the address is taken or not ours, or TLS cannot be set up.
-    pub(crate) fn bind(identity: &Identity, listen: SocketAddr, answers: bool) -> Result<Self, SetupError> {
+    pub(crate) fn bind(
+        identity: &Identity,
+        listen: SocketAddr,
+        answers: bool,
+        sockets: Option<&dyn Sockets>,
+    ) -> Result<Self, SetupError> {
         let credentials = Credentials::new(identity)?;
-        let (socket, reach) = socket(listen).map_err(|cause| SetupError::Bind { address: listen, cause })?;
+        let cannot = |cause| SetupError::Bind { address: listen, cause };
+        let (socket, reach) = match sockets {
+            None => {
+                let (socket, reach) = socket(listen).map_err(cannot)?;
+                (Seam.wrap_udp_socket(socket).map_err(cannot)?, reach)
+            }
+            Some(sockets) => {
+                let reach = match listen {
+                    SocketAddr::V4(_) => Reach::V4,
+                    SocketAddr::V6(v6) if v6.ip().is_unspecified() => Reach::Both,
+                    SocketAddr::V6(_) => Reach::V6,
+                };
+                (sockets.bind(listen).map_err(cannot)?, reach)
+            }
+        };
         let server = answers.then(|| credentials.server().map(server_config)).transpose()?;
-        let runtime = Arc::new(quinn::TokioRuntime);
-        let quinn = quinn::Endpoint::new(endpoint_config(identity)?, server, socket, runtime);
-        let quinn = quinn.map_err(|cause| SetupError::Bind { address: listen, cause })?;
-        let address = quinn.local_addr().map_err(|cause| SetupError::Bind { address: listen, cause })?;
+        let quinn =
+            quinn::Endpoint::new_with_abstract_socket(endpoint_config(identity)?, server, socket, Arc::new(Seam));
+        let quinn = quinn.map_err(cannot)?;
+        let address = quinn.local_addr().map_err(cannot)?;
         Ok(Self { quinn, credentials, reach, address })
     }
 
@@ -230,9 +259,9 @@ fn open_socket(listen: SocketAddr) -> io::Result<std::net::UdpSocket> {
 fn endpoint_config(identity: &Identity) -> Result<EndpointConfig, SetupError> {
     let key = identity.key_pair().serialize_der();
     let key: [u8; 32] = Sha256::new().chain_update(b"chappie stateless reset").chain_update(key).finalize().into();
-    let mut seed = [0; 32];
-    SystemRandom::new().fill(&mut seed).map_err(|_| SetupError::Random)?;
+    let seed = runtime::random().map_err(|_| SetupError::Random)?;
     let mut config = EndpointConfig::new(Arc::new(hmac::Key::new(hmac::HMAC_SHA256, &key)));
+    config.rng_seed(Some(runtime::random().map_err(|_| SetupError::Random)?));
     config.cid_generator(move || Box::new(ConnectionIds { seed, made: 0 }));
     config.max_udp_payload_size(PACKET_BYTES_MAX).map_err(|cause| SetupError::Tls(cause.to_string()))?;
     Ok(config)
@@ -267,7 +296,8 @@ fn server_config(tls: Arc<quinn::crypto::rustls::QuicServerConfig>) -> ServerCon
         .transport_config(Arc::new(transport(None, STRANGER_STREAMS)))
         .max_incoming(INCOMING_MAX)
         .incoming_buffer_size(INCOMING_BYTES_MAX)
-        .incoming_buffer_size_total(INCOMING_BYTES_TOTAL);
+        .incoming_buffer_size_total(INCOMING_BYTES_TOTAL)
+        .time_source(Arc::new(WallClock));
     config
 }
 

@@ -3,12 +3,14 @@
 mod congestion;
 mod connection;
 mod endpoint;
+mod seam;
 mod stream;
 mod tls;
 
 use std::{io, net::SocketAddr};
 
 pub(crate) use connection::{Connection, Ended};
+pub use endpoint::Sockets;
 pub(crate) use endpoint::{Endpoint, Knock};
 pub(crate) use stream::{Line, ROOM_BYTES};
 pub use stream::{Stream, StreamError, StreamReceiver, StreamSender};

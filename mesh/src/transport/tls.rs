@@ -257,7 +257,7 @@ mod tests {
 
     /// What becomes of a handshake with `client`, on the server's side.
     async fn knocks(client: rustls::ClientConfig) -> Result<NodeId, Ended> {
-        let server = Endpoint::bind(&identity(), here(), true).unwrap();
+        let server = Endpoint::bind(&identity(), here(), true, None).unwrap();
         let quinn = quinn::Endpoint::client(here()).unwrap();
         let config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(client).unwrap()));
         let dialling = quinn.connect_with(config, server.address(), "chappie.invalid").unwrap();
@@ -328,8 +328,8 @@ mod tests {
     #[tokio::test]
     async fn a_dial_takes_the_expected_device_only() {
         let (here_id, there_id) = (identity(), identity());
-        let there = Endpoint::bind(&there_id, here(), true).unwrap();
-        let caller = Endpoint::bind(&here_id, here(), false).unwrap();
+        let there = Endpoint::bind(&there_id, here(), true, None).unwrap();
+        let caller = Endpoint::bind(&here_id, here(), false, None).unwrap();
         let answering = tokio::spawn({
             let there = there.clone();
             async move {
@@ -351,8 +351,8 @@ mod tests {
 
     #[tokio::test]
     async fn the_two_ends_of_a_connection_share_a_binding_and_no_two_connections_do() {
-        let there = Endpoint::bind(&identity(), here(), true).unwrap();
-        let caller = Endpoint::bind(&identity(), here(), false).unwrap();
+        let there = Endpoint::bind(&identity(), here(), true, None).unwrap();
+        let caller = Endpoint::bind(&identity(), here(), false, None).unwrap();
         let mut bindings = std::collections::BTreeSet::new();
         for _ in 0..3 {
             let taking = async { there.knock().await.unwrap().handshake().await.unwrap() };

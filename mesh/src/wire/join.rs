@@ -205,6 +205,9 @@ mod tests {
         bytes.extend_from_slice(&[2; 32]);
         bytes.extend_from_slice(b"\x03box\x00\x01");
         bytes.extend_from_slice(&[2; 32]);
+        bytes.extend_from_slice(&[0; 16]);
+        bytes.push(1);
+        bytes.extend_from_slice(&[2; 32]);
         bytes.extend_from_slice(&[1, 0, 10, 0, 0, 5, 0xcd, 0x39]);
         assert_eq!(codec::encode(&welcome).unwrap(), bytes);
         assert_eq!(JoinReply::decode(&bytes), Ok(welcome));

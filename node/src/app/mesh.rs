@@ -140,6 +140,10 @@ impl Handler for Wires {
         })
     }
 
+    fn raft(&self, _peer: NodeId, _question: Vec<u8>) -> BoxFuture<'static, Vec<u8>> {
+        Box::pin(async { Vec::new() })
+    }
+
     fn remember(&self, peer: NodeId, remembered: Remembered) {
         if let Some(node) = self.node.upgrade() {
             node.store.lazy(vec![Change::set(Key::peer(&peer), &remembered)]);
@@ -245,6 +249,7 @@ pub(super) async fn start(node: &Arc<Node>) -> Result<(), super::StartError> {
             mdns: config.mdns,
             incarnation,
             remembered: remembered.clone(),
+            sockets: None,
         };
         match Mesh::start(settings, node.membership.rosters(), handler.clone()).await {
             Ok(mesh) => {

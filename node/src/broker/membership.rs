@@ -1,7 +1,7 @@
 //! Membership as the log has it: which devices belong to the mesh, and which invites are open (F19, F21). Pure; who may
 //! come in is decided here, proofs are checked before anything gets here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use chappie_mesh::{InviteId, InviteKey, Member, MeshId, NodeId, Roster, check_name};
 use serde::{Deserialize, Serialize};
@@ -157,6 +157,8 @@ impl Membership {
             broker: self.broker,
             members: self.members.iter().map(member).collect(),
             removed: self.removed.keys().copied().collect(),
+            voters: BTreeSet::from([self.broker]),
+            epoch_id: [0; 16],
         }
     }
 

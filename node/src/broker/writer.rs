@@ -123,7 +123,8 @@ impl Shared {
 /// The roster before a mesh was founded: it admits nobody, and every other one is a later word.
 fn nobody() -> Roster {
     let (mesh, broker) = (MeshId::from([0; 16]), NodeId::from([0; 32]));
-    Roster { mesh, epoch: 0, version: 0, broker, members: BTreeMap::new(), removed: BTreeSet::new() }
+    let (members, removed, voters) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
+    Roster { mesh, epoch: 0, version: 0, broker, members, removed, voters, epoch_id: [0; 16] }
 }
 
 /// A session reserved for a selection in progress; dropping it lets the next waiter have it.

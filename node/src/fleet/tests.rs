@@ -74,6 +74,10 @@ impl Handler for Ends {
         Box::pin(async { JoinReply::Refused("not here".into()) })
     }
 
+    fn raft(&self, _: NodeId, _: Vec<u8>) -> BoxFuture<'static, Vec<u8>> {
+        Box::pin(async { Vec::new() })
+    }
+
     fn remember(&self, _: NodeId, _: Remembered) {}
 
     fn forgotten(&self, _: NodeId) {}
@@ -104,6 +108,7 @@ impl Machine {
             mdns: false,
             incarnation: Incarnation::first([self.name.as_bytes()[0]; 16]),
             remembered: Vec::new(),
+            sockets: None,
         };
         let mesh = Mesh::start(config, self.rosters.clone(), self.ends.clone()).await.unwrap();
         mesh.learn(others.iter().map(|other| (other.id(), vec![other.mesh().local_addr()])).collect());
