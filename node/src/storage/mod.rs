@@ -1,8 +1,11 @@
 //! What a node keeps on disk. The only place that names redb.
 
 pub mod blobs;
+pub mod bond;
 pub mod consensus;
 mod damage;
 pub mod disk;
+pub mod log;
+pub mod medium;
 pub mod node;
 pub mod pair;

@@ -20,6 +20,9 @@ use crate::storage::disk::Reserve;
 const BATCH_MAX: usize = 256;
 /// Lazy changes kept for a retry while the disk refuses. Beyond it the oldest go first: they may be lost by contract.
 const LAZY_KEPT_MAX: usize = 65_536;
+/// Kept for outcomes and cancels when the disk is full (F25): each of 256 sessions runs one operation at a time, and an outcome
+/// is at most 64 KiB (its text is held to the 24 KiB of an answer, pictures are files).
+const RESERVE_BYTES: u64 = 256 * (64 << 10);
 /// First and longest pause between attempts to reopen the database after an I/O error.
 const REOPEN_FIRST: Duration = Duration::from_millis(50);
 const REOPEN_LAST: Duration = Duration::from_secs(5);
@@ -40,7 +43,7 @@ impl Writer {
         Self {
             path,
             database,
-            reserve: Reserve::hold(home),
+            reserve: Reserve::hold(home, "reserve", RESERVE_BYTES),
             lazy: Vec::new(),
             lazy_since: None,
             reopen_pause: REOPEN_FIRST,

@@ -1,0 +1,179 @@
+//! Where a node's databases are: files in its home folder, or the disks of a simulation. Knows nothing of what is in them.
+
+use std::{
+    fmt,
+    fs::{self, File, OpenOptions},
+    io,
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use redb::{Builder, Database, DatabaseError, StorageBackend};
+
+use super::disk::Reserve;
+
+/// The disks of one simulated node. A simulation decides what a crash leaves of them.
+pub trait Disks: fmt::Debug + Send + Sync + 'static {
+    /// The file `name`, which is empty when it was never there.
+    ///
+    /// # Errors
+    /// What the simulated system says.
+    fn open(&self, name: &str) -> io::Result<Box<dyn StorageBackend>>;
+
+    /// Copies the file `from` to `to`, whole or not at all, and durably.
+    ///
+    /// # Errors
+    /// `AlreadyExists` when `to` is there; what the simulated system says.
+    fn archive(&self, from: &str, to: &str) -> io::Result<()>;
+}
+
+/// Where databases are.
+#[derive(Clone, Debug)]
+pub enum Medium {
+    /// Files in this folder.
+    Folder(PathBuf),
+    /// Simulated disks.
+    Simulated(Arc<dyn Disks>),
+}
+
+impl Medium {
+    /// How the file `name` is called in messages.
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
+        match self {
+            Self::Folder(home) => home.join(name),
+            Self::Simulated(_) => PathBuf::from(name),
+        }
+    }
+
+    /// The folder, when there is one.
+    pub(super) fn folder(&self) -> Option<&Path> {
+        match self {
+            Self::Folder(home) => Some(home),
+            Self::Simulated(_) => None,
+        }
+    }
+
+    /// A reserve beside the databases; a simulated disk has none.
+    pub(super) fn reserve(&self, name: &str, bytes: u64) -> Option<Reserve> {
+        self.folder().map(|home| Reserve::hold(home, name, bytes))
+    }
+
+    /// Opens or makes the database `name`, readable by its owner only.
+    pub(super) fn open(&self, name: &str, builder: &Builder) -> Result<Database, DatabaseError> {
+        match self {
+            Self::Folder(home) => {
+                let path = home.join(name);
+                make_private(&path)?;
+                builder.create(path)
+            }
+            Self::Simulated(disks) => builder.create_with_backend(SimulatedFile(disks.open(name)?)),
+        }
+    }
+
+    /// How the file `name` is gone, in a word; `None` when something is there, also when it cannot be looked at: opening
+    /// tells.
+    pub(super) fn gone(&self, name: &str) -> Option<&'static str> {
+        match self {
+            Self::Folder(home) => match fs::metadata(home.join(name)) {
+                Ok(facts) if facts.len() == 0 => Some("empty"),
+                Err(cause) if cause.kind() == io::ErrorKind::NotFound => Some("missing"),
+                _ => None,
+            },
+            Self::Simulated(disks) => match disks.open(name).and_then(|file| file.len()) {
+                Ok(0) => Some("empty"),
+                _ => None,
+            },
+        }
+    }
+
+    /// Copies the closed file `from` over an older copy `to`, whole or not at all.
+    pub(super) fn back_up(&self, from: &str, to: &str) -> io::Result<()> {
+        match self {
+            Self::Folder(home) => copy_file(&home.join(from), &home.join(to)),
+            Self::Simulated(disks) => match disks.archive(from, to) {
+                // Of the same start, which a crash cut off: nothing was changed since.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+                done => done,
+            },
+        }
+    }
+
+    /// Lets the system forget what it keeps of the file `name` in memory, as far as it can: after a sync that failed,
+    /// memory may hold what is not on the disk and never will be, and only the disk may be believed (failure rule F25).
+    pub(super) fn forget_cached(&self, name: &str) {
+        if let Self::Folder(home) = self
+            && let Ok(file) = File::open(home.join(name))
+            && let Err(error) = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)
+        {
+            tracing::warn!(name, %error, "the system's memory of a file could not be dropped");
+        }
+    }
+}
+
+/// Whether the disk, or this user's share of it, is full.
+pub(super) fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// redb takes a backend by value; this is one behind a box.
+#[derive(Debug)]
+struct SimulatedFile(Box<dyn StorageBackend>);
+
+impl StorageBackend for SimulatedFile {
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.0.read(offset, out)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.0.write(offset, data)
+    }
+
+    fn close(&self) -> io::Result<()> {
+        self.0.close()
+    }
+}
+
+/// `path` with `.suffix` added to its name.
+pub(super) fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".");
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+/// Makes the file, readable by its owner only, when it is not there; its name is then on disk too.
+pub(super) fn make_private(path: &Path) -> io::Result<()> {
+    match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
+        Ok(_) => sync_folder(path),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Puts the name of `path` on disk.
+pub(super) fn sync_folder(path: &Path) -> io::Result<()> {
+    path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
+}
+
+fn copy_file(from: &Path, to: &Path) -> io::Result<()> {
+    let staged = beside(to, "tmp");
+    let copied = fs::copy(from, &staged).and_then(|_| File::open(&staged)?.sync_all());
+    let settled = copied.and_then(|()| fs::rename(&staged, to)).and_then(|()| sync_folder(to));
+    settled.inspect_err(|_| {
+        let _ = fs::remove_file(&staged);
+    })
+}
