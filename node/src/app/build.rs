@@ -53,7 +53,7 @@ async fn ground(config: &Config, own: NodeId, stopping: &CancellationToken) -> R
     let blobs = Blobs::open(&home.join("blobs")).map_err(|cause| StartError::Home { path: home.clone(), cause })?;
     sweep(home).await;
     let membership = Membership::open(own, &config.name, store.clone(), broker.clone()).await?;
-    let seat = Seat::new(own, membership.seated());
+    let seat = Seat::fixed(own, membership.seated());
     let mesh = Slot::default();
     let line = Line::new(Arc::new(MeshOpener(Arc::clone(&mesh))), membership.rosters(), stopping.clone());
     let roll = Roll::new(own, broker.clone(), Arc::new(Kept(store.clone())));
@@ -74,13 +74,13 @@ pub(super) async fn node(
     let Ground { store, broker, blobs, membership, seat, mesh, line, roll, sessions } =
         ground(&config, own, &stopping).await?;
     let local = LocalNode::new(Arc::clone(&sessions), blobs.clone(), config.name.clone());
-    let fleet = Fleet::new(Arc::clone(&roll), local.clone(), line.clone());
+    let connected = watch::Sender::default();
+    let fleet = Fleet::new(Arc::clone(&roll), local.clone(), line.clone(), seat.clone(), connected.subscribe());
     let (budget, cooldown) = (config.call_budget, config.cooldown);
     let toolbox = Arc::new(Toolbox::new(broker.clone(), fleet.clone(), membership.tenure(), budget, cooldown));
     let forwarding =
         Forwarding::new(seat.clone(), toolbox.clone(), Arc::clone(&fleet), broker.clone(), line.clone(), budget);
     let doors = Doors::new(toolbox, Arc::clone(&fleet), broker.clone(), seat.clone(), line.clone());
-    let connected = watch::Sender::default();
     let whereabouts = Arc::new(Whereabouts(Arc::clone(&mesh)));
     let feeds = Receiver::new(roll, membership.rosters(), connected.subscribe(), whereabouts, line.clone());
     let incoming = Incoming::new(local, broker.clone(), Arc::new(doors), feeds, seat.clone(), line.clone());

@@ -1,21 +1,26 @@
 //! [`Fleet`]: the broker's directory over all devices, from what they announced.
 
 use std::{
-    collections::BTreeMap,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use chappie_mesh::{NodeId, Roster};
 use tokio::{
     sync::watch,
-    time::{Instant, timeout_at},
+    time::{Instant, sleep_until},
 };
 
-use super::{Directory, Placed, SessionNode, line::Line, remote::RemoteNode, roll::Roll};
+use super::{
+    Directory, Placed, SessionNode, Tenure,
+    feed::Connected,
+    line::Line,
+    quorum,
+    remote::RemoteNode,
+    roll::Roll,
+    seat::{Holder, Seat},
+};
 use crate::{
     ids::{Conversation, SessionId},
     sessions::SessionInfo,
@@ -24,62 +29,138 @@ use crate::{
 /// How long automatic selection waits for members to announce after this device took the broker's seat (failure rule
 /// F13).
 const GATHER_MAX: Duration = Duration::from_secs(1);
+/// A former broker that has not answered the new one for so long is taken for dead, though its connection may stand:
+/// many heartbeats.
+const SILENT_MS: u64 = 500;
 
 /// The broker's directory.
 pub struct Fleet {
     roll: Arc<Roll>,
     local: Arc<dyn Directory>,
     line: Line,
+    seat: Seat,
+    connected: Connected,
     nodes: Mutex<BTreeMap<NodeId, Arc<RemoteNode>>>,
-    until: Instant,
-    gathered: AtomicBool,
+    gathering: Mutex<Gathering>,
+}
+
+/// How far the members' announcements are awaited in this office.
+#[derive(Default)]
+struct Gathering {
+    /// In which office, and until when.
+    office: Option<(Tenure, Instant)>,
+    done: bool,
+    /// Who had the seat last before this device.
+    former: Option<NodeId>,
 }
 
 impl Fleet {
     /// The sessions of `local`, this device's own, and of all members that `roll` has heard of. Automatic selection waits
-    /// from now on for members to announce.
+    /// at the beginning of each office for the members that are connected to announce.
     #[must_use]
-    pub fn new(roll: Arc<Roll>, local: Arc<dyn Directory>, line: Line) -> Arc<Self> {
-        let (nodes, gathered) = (Mutex::default(), AtomicBool::new(false));
-        Arc::new(Self { roll, local, line, nodes, until: Instant::now() + GATHER_MAX, gathered })
+    pub fn new(roll: Arc<Roll>, local: Arc<dyn Directory>, line: Line, seat: Seat, connected: Connected) -> Arc<Self> {
+        Arc::new(Self { roll, local, line, seat, connected, nodes: Mutex::default(), gathering: Mutex::default() })
     }
 
-    /// Resolves when every member has announced, or the second is over that they get for it (failure rule F13). At once
-    /// ever after.
-    pub async fn gathered(&self) {
-        if self.gathered.load(Ordering::Relaxed) {
-            return;
-        }
-        let mut changes = self.roll.version.subscribe();
-        let all = async {
-            loop {
-                changes.mark_unchanged();
-                let here = self.roll.announced().nodes();
-                let own = self.roll.own;
-                if self.line.roster().members.keys().all(|member| *member == own || here.contains(member)) {
-                    return;
-                }
-                if changes.changed().await.is_err() {
-                    std::future::pending::<()>().await;
-                }
+    fn gathering(&self) -> MutexGuard<'_, Gathering> {
+        self.gathering.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The office in which members are still awaited, and until when.
+    fn awaited(&self) -> Option<(Tenure, Instant)> {
+        let tenure = self.seat.tenure()?;
+        let mut gathering = self.gathering();
+        let office = match gathering.office {
+            Some(office) if office.0 == tenure => office,
+            _ => {
+                gathering.done = false;
+                *gathering.office.insert((tenure, Instant::now() + GATHER_MAX))
             }
         };
-        // Late is as good as all: what is not there by then counts as offline.
-        let _ = timeout_at(self.until, all).await;
-        self.gathered.store(true, Ordering::Relaxed);
+        (!gathering.done).then_some(office)
+    }
+
+    /// Resolves when every member that is connected has announced, or the second is over that they get for it at the
+    /// beginning of each office (failure rule F13). A former broker that is silent is not waited for.
+    pub async fn gathered(&self) {
+        let Some((tenure, until)) = self.awaited() else { return };
+        let (mut seat, mut connected) = (self.seat.clone(), self.connected.clone());
+        let mut changes = self.roll.version.subscribe();
+        loop {
+            changes.mark_unchanged();
+            let open = self.silent_ones(&connected.borrow_and_update());
+            if open.is_empty() {
+                break;
+            }
+            tokio::select! {
+                biased;
+                () = seat.over(tenure) => return,
+                Ok(()) = changes.changed() => {}
+                Ok(()) = connected.changed() => {}
+                // What is not there by then counts as offline.
+                () = sleep_until(until) => break,
+            }
+        }
+        let mut gathering = self.gathering();
+        gathering.done |= gathering.office.is_some_and(|(office, _)| office == tenure);
+    }
+
+    /// The connected members that have not announced and may do so any moment.
+    fn silent_ones(&self, connected: &BTreeSet<NodeId>) -> Vec<NodeId> {
+        let heard = self.roll.announced().nodes();
+        let (roster, standing) = (self.line.roster(), self.seat.standing());
+        let former = self.gathering().former;
+        let dead = |node: &NodeId| {
+            let answered = |standing: &chappie_mesh::consensus::Standing| {
+                standing.followers.get(node).and_then(|follower| follower.answered_ms).is_some_and(|ms| ms <= SILENT_MS)
+            };
+            former == Some(*node) && standing.as_deref().is_some_and(|standing| !answered(standing))
+        };
+        let members = roster.members.keys().filter(|member| **member != self.roll.own);
+        members
+            .filter(|member| connected.contains(member) && !heard.contains(member) && !dead(member))
+            .copied()
+            .collect()
     }
 
     /// Whether that time is over.
     #[must_use]
     pub fn has_gathered(&self) -> bool {
-        self.gathered.load(Ordering::Relaxed)
+        self.awaited().is_none()
     }
 
-    /// Follows the roster for as long as it changes: what a member that was forgotten had may be another one's.
+    /// Follows the seat, and the roster for as long as it changes: what a member that was forgotten had may be another
+    /// one's.
     pub async fn follow(&self, mut rosters: watch::Receiver<Arc<Roster>>) {
-        while rosters.changed().await.is_ok() {
-            let roster = Arc::clone(&rosters.borrow_and_update());
-            self.roll.retain(|node| roster.members.contains_key(node));
+        let mut seat = self.seat.clone();
+        loop {
+            let holder = seat.holder();
+            match holder {
+                Holder::There(node) => self.gathering().former = Some(node),
+                // The second begins with the office.
+                Holder::Here => drop(self.awaited()),
+                Holder::Nobody => {}
+            }
+            tokio::select! {
+                changed = rosters.changed() => match changed {
+                    Ok(()) => {
+                        let roster = Arc::clone(&rosters.borrow_and_update());
+                        self.roll.retain(|node| roster.members.contains_key(node));
+                    }
+                    Err(_) => return,
+                },
+                () = seat.left(holder) => {}
+            }
+        }
+    }
+
+    /// Why there is no broker to ask, and what to do.
+    #[must_use]
+    pub fn no_broker(&self) -> String {
+        let roster = self.line.roster();
+        match self.seat.standing() {
+            Some(standing) => quorum::nobody(&standing, &self.roll.own, &roster, &self.connected.borrow()),
+            None => format!("the broker is {} and cannot be asked", roster.label(&roster.broker)),
         }
     }
 

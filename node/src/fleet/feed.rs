@@ -96,7 +96,12 @@ impl Announcer {
                 Err(cause) => tracing::debug!(cause, "the feed to the broker ended"),
             }
             pause = if self.seq > before { first } else { (pause * 2).min(longest) };
-            sleep(pause).await;
+            tokio::select! {
+                biased;
+                // To a new holder at once (failure rule F13).
+                () = self.seat.left(Holder::There(broker)) => pause = first,
+                () = sleep(pause) => {}
+            }
         }
     }
 
@@ -123,7 +128,11 @@ impl Announcer {
     async fn feed(&mut self, broker: NodeId) -> Result<(), String> {
         let line = self.line.clone();
         let trouble = |error: StreamError| line.trouble(&broker, &error);
-        let mut stream = line.open(broker, StreamKind::Feed, ASK_WAIT).await?;
+        let mut stream = tokio::select! {
+            biased;
+            stream = line.open(broker, StreamKind::Feed, ASK_WAIT) => stream?,
+            () = self.seat.left(Holder::There(broker)) => return Ok(()),
+        };
         let mut changes = self.source.changes();
         loop {
             changes.mark_unchanged();

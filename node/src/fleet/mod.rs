@@ -12,6 +12,7 @@ pub mod office;
 mod pages;
 pub mod parcel;
 pub mod protocol;
+pub mod quorum;
 pub mod remote;
 mod riding;
 pub mod roll;

@@ -10,7 +10,10 @@ use std::{
     time::Duration,
 };
 
-use chappie_mesh::{Member, NodeId, Roster, Stream, StreamKind};
+use chappie_mesh::{
+    Member, NodeId, Roster, Stream, StreamKind,
+    consensus::{Epoch, Group, MemberId, Office, Standing},
+};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf, duplex, split},
     sync::watch,
@@ -51,6 +54,23 @@ pub(crate) fn roster() -> Roster {
         roster.members.insert(node(byte), Member { name: name.into() });
     }
     roster
+}
+
+/// How the group of devices 1, 2 and 3, all of them voters, stands as device `own` sees it: who leads, and the term of its
+/// own office when it has one.
+pub(crate) fn standing(own: u8, leader: Option<u8>, office: Option<u64>) -> Standing {
+    Standing {
+        group: Group { mesh: [7; 16].into(), epoch: Epoch { count: 1, id: [1; 16] } },
+        own: MemberId::of(&node(own), &[own; 16]),
+        term: office.unwrap_or(1),
+        leader: leader.map(node),
+        office: office.map(|term| Office { term }),
+        voters: [1, 2, 3].map(node).into(),
+        learners: BTreeSet::new(),
+        followers: BTreeMap::new(),
+        applied: 1,
+        trouble: None,
+    }
 }
 
 pub(crate) fn text(words: &str) -> Parcel {
@@ -491,7 +511,7 @@ impl Device {
         let home = tempfile::tempdir().unwrap();
         let broker = Broker::open(home.path(), Settings::default()).unwrap();
         let roll = Roll::new(own, broker.clone(), Arc::new(Kept::default()));
-        let seat = Seat::new(own, rosters.clone());
+        let seat = Seat::fixed(own, rosters.clone());
         Self { broker, roll, line, seat, own, rosters, _home: home }
     }
 

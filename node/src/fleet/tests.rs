@@ -148,6 +148,12 @@ fn machines<const N: usize>(names: [&'static str; N]) -> [Machine; N] {
     })
 }
 
+/// A device's directory, before anybody is connected.
+fn directory(of: &Machine, own: Arc<dyn Directory>) -> Arc<Fleet> {
+    let Device { roll, line, seat, .. } = &of.device;
+    Fleet::new(roll.clone(), own, line.clone(), seat.clone(), watch::channel(Arc::default()).1)
+}
+
 fn local(world: &World) -> Arc<LocalNode> {
     let blobs = Blobs::open(&world.home.path().join("blobs")).unwrap();
     LocalNode::new(Arc::clone(&world.sessions), blobs, "laptop".into())
@@ -256,7 +262,7 @@ async fn each_of_two_conversations_at_one_session_costs_one_stream_a_call() {
     empty.sessions.end(&unused).await.unwrap();
     let [desk, laptop] = machines(["desk", "laptop"]);
     let tenure = watch::channel(Tenure { epoch: 1, term: 1 }).1;
-    let fleet = Fleet::new(desk.device.roll.clone(), local(&empty), desk.device.line.clone());
+    let fleet = directory(&desk, local(&empty));
     let toolbox = Arc::new(Toolbox::new(desk.device.broker.clone(), fleet, tenure, PATIENCE, PATIENCE));
     desk.start(desk.device.incoming(local(&empty), Arc::new(NoDoors)), &[]).await;
     laptop.start(laptop.device.incoming(local(&world), Arc::new(NoDoors)), &[&desk]).await;
@@ -296,7 +302,7 @@ async fn a_doors_call_goes_to_the_broker_and_on_to_the_session_of_a_third_device
     let tenure = watch::channel(Tenure { epoch: 1, term: 1 }).1;
     let tools = |machine: &Machine| {
         let own: Arc<dyn Directory> = local(&empty);
-        let fleet = Fleet::new(machine.device.roll.clone(), own, machine.device.line.clone());
+        let fleet = directory(machine, own);
         let broker = machine.device.broker.clone();
         (Arc::new(Toolbox::new(broker, fleet.clone(), tenure.clone(), PATIENCE, PATIENCE)), fleet)
     };

@@ -67,6 +67,11 @@ impl Node {
         }
     }
 
+    /// Why nobody can be asked.
+    fn no_broker(&self) -> CommandError {
+        CommandError::temporary(self.fleet.no_broker())
+    }
+
     async fn ask_done(&self, broker: NodeId, ask: DeskAsk) -> Result<(), CommandError> {
         self.ask_desk(broker, ask).await.map(|_| ())
     }
@@ -75,6 +80,7 @@ impl Node {
     pub(super) async fn fleet_sessions(&self) -> Vec<SessionRow> {
         match self.seat.holder() {
             Holder::Here => self.online_rows(),
+            Holder::Nobody => self.session_rows(),
             Holder::There(broker) if !self.connected(&broker) => self.session_rows(),
             Holder::There(broker) => match self.ask_rows(broker, DeskAsk::Sessions).await {
                 Ok(rows) => rows,
@@ -91,6 +97,7 @@ impl Node {
         match self.seat.holder() {
             Holder::Here => Ok(self.receipt_rows()),
             Holder::There(broker) => self.ask_rows(broker, DeskAsk::Receipts).await,
+            Holder::Nobody => Err(self.no_broker()),
         }
     }
 
@@ -99,6 +106,7 @@ impl Node {
         match self.seat.holder() {
             Holder::Here => self.receipt_report(&id).await,
             Holder::There(broker) => self.ask_rows(broker, DeskAsk::Receipt(id)).await,
+            Holder::Nobody => Err(self.no_broker()),
         }
     }
 
@@ -107,6 +115,7 @@ impl Node {
         match self.seat.holder() {
             Holder::Here => self.resolve_here(&id, how).await,
             Holder::There(broker) => self.ask_done(broker, DeskAsk::Resolve(id, how)).await,
+            Holder::Nobody => Err(self.no_broker()),
         }
     }
 
@@ -121,6 +130,7 @@ impl Node {
         match self.seat.holder() {
             Holder::Here => self.broker.invite(id, key, uses, ttl_ms).await.map_err(failed),
             Holder::There(broker) => self.ask_done(broker, DeskAsk::Invite { id, key, uses, ttl_ms }).await,
+            Holder::Nobody => Err(self.no_broker()),
         }
     }
 
@@ -135,6 +145,7 @@ impl Node {
         match self.seat.holder() {
             Holder::Here => self.forget_here(&word).await,
             Holder::There(broker) => self.ask_rows(broker, DeskAsk::Forget(word)).await,
+            Holder::Nobody => Err(self.no_broker()),
         }
     }
 
@@ -170,6 +181,7 @@ impl Node {
                     Err(error) => Err(error),
                 }
             }
+            Holder::Nobody => Err(self.no_broker()),
         };
         match admitted {
             Ok(roster) => {

@@ -48,15 +48,15 @@ impl Incoming {
 
     async fn answer(&self, peer: &NodeId, ask: Ask) -> Reply {
         match ask {
-            Ask::Session(ask) => match self.not_the_broker(peer) {
+            Ask::Session(ask) => match self.not_the_broker(peer).await {
                 Some(refusal) => Reply::Refused(refusal),
                 None => self.session(ask).await,
             },
-            Ask::Office(ask) => match self.no_broker_here() {
+            Ask::Office(ask) => match self.no_broker_here().await {
                 Some(refusal) => Reply::Refused(refusal),
                 None => office::answer(&self.broker, ask).await,
             },
-            Ask::Door(ask) => match self.no_broker_here() {
+            Ask::Door(ask) => match self.no_broker_here().await {
                 Some(refusal) => Reply::Refused(refusal),
                 None => self.doorway.ask(*peer, ask).await,
             },

@@ -19,7 +19,7 @@ impl Incoming {
             Ok(Err(error)) => return self.complain(&peer, StreamKind::History, &error),
             Ok(Ok(None)) | Err(_) => return,
         };
-        let news = match self.not_the_broker(&peer) {
+        let news = match self.not_the_broker(&peer).await {
             Some(refusal) => News::Failed(refusal),
             None => tokio::select! {
                 biased;

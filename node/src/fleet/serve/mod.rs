@@ -7,9 +7,10 @@ mod history;
 mod quota;
 mod run;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use chappie_mesh::{NodeId, Stream, StreamError, StreamKind};
+use tokio::time::timeout;
 
 use super::{
     SessionNode,
@@ -21,6 +22,10 @@ use super::{
 use crate::{broker::Broker, host::BoxFuture};
 use held::Held;
 use quota::Quotas;
+
+/// How long a word of a broker waits for this device to hear that it is one, and a question to the broker for this device
+/// to take the seat that it was elected to: some heartbeats, and one write.
+pub const NEWS_MAX: Duration = Duration::from_secs(1);
 
 /// What serves doors of other devices, at the broker.
 pub trait Doorway: Send + Sync + 'static {
@@ -80,11 +85,9 @@ impl Incoming {
             StreamKind::Run => self.run(peer, stream).await,
             StreamKind::History => self.history(peer, stream).await,
             StreamKind::Ask => self.ask(peer, stream).await,
-            StreamKind::Feed => match self.seat.holder() {
-                Holder::Here => self.feeds.serve(peer, stream).await,
-                Holder::There(_) => {
-                    tracing::debug!(device = self.line.label(&peer), "announces to a device that is no broker")
-                }
+            StreamKind::Feed => match self.no_broker_here().await {
+                None => self.feeds.serve(peer, stream).await,
+                Some(refusal) => tracing::debug!(device = self.line.label(&peer), refusal, "announces to no broker"),
             },
             // Whoever takes the mesh's streams keeps this kind for itself.
             StreamKind::Desk => {}
@@ -93,23 +96,37 @@ impl Incoming {
         }
     }
 
-    /// Why `peer` may not act as broker here, when it may not.
-    fn not_the_broker(&self, peer: &NodeId) -> Option<String> {
-        let roster = self.line.roster();
-        (roster.broker != *peer).then(|| {
-            format!(
-                "device {} does not take work from {}: its broker is {}",
-                self.own(),
-                roster.label(peer),
-                roster.label(&roster.broker)
-            )
+    /// Why `peer` may not act as broker here, when it may not. A broker that was elected just now is heard of within a
+    /// moment, from its consensus group: it is waited for.
+    async fn not_the_broker(&self, peer: &NodeId) -> Option<String> {
+        let mut seat = self.seat.clone();
+        let heard = async {
+            loop {
+                let holder = seat.holder();
+                if holder == Holder::There(*peer) {
+                    return;
+                }
+                seat.left(holder).await;
+            }
+        };
+        if timeout(NEWS_MAX, heard).await.is_ok() {
+            return None;
+        }
+        let (own, peer) = (self.own(), self.line.label(peer));
+        Some(match self.seat.holder() {
+            Holder::Here => format!("device {own} does not take work from {peer}: it is the broker itself"),
+            Holder::There(broker) => {
+                format!("device {own} does not take work from {peer}: its broker is {}", self.line.label(&broker))
+            }
+            Holder::Nobody => {
+                format!("device {own} does not take work from {peer}: it has not heard that it is broker")
+            }
         })
     }
 
-    /// Why this device does not answer as broker, when it does not.
-    fn no_broker_here(&self) -> Option<String> {
-        let Holder::There(broker) = self.seat.holder() else { return None };
-        Some(format!("device {} is not the broker; it is {}", self.own(), self.line.label(&broker)))
+    /// Why this device does not answer as broker, when it does not. One that was just elected takes the seat in a moment.
+    async fn no_broker_here(&self) -> Option<String> {
+        self.seat.clone().refusal(NEWS_MAX, |node| self.line.label(node)).await
     }
 
     fn own(&self) -> String {

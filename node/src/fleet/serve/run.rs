@@ -30,7 +30,7 @@ impl Incoming {
             Ok(Err(error)) => return self.complain(&peer, StreamKind::Run, &error),
             Ok(Ok(Some(Order::Cancel(_) | Order::Written(_)) | None)) | Err(_) => return,
         };
-        if let Some(refusal) = self.not_the_broker(&peer) {
+        if let Some(refusal) = self.not_the_broker(&peer).await {
             tracing::warn!(refusal, "an operation was refused");
             drop(stream.send.message(&News::NeverRan(refusal)).await);
             return;

@@ -30,7 +30,7 @@ use crate::{
 };
 
 /// How long the broker may be away before the client is told, from its loss on.
-const AWAY_MAX: Duration = Duration::from_secs(5);
+pub(super) const AWAY_MAX: Duration = Duration::from_secs(5);
 /// The same for a broker that was silent for four seconds before that.
 const AWAY_SILENT: Duration = Duration::from_millis(500);
 /// Between two sendings.

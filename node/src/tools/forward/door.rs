@@ -92,6 +92,14 @@ impl Surface for Forwarding {
                 Arc::clone(&self.toolbox).call(request).await
             }),
             Holder::There(broker) => Box::pin(self.forward(broker, request)),
+            Holder::Nobody => Box::pin(async move {
+                let mut seat = self.seat.clone();
+                let taken = tokio::time::timeout(super::calls::AWAY_MAX, seat.taken()).await;
+                match taken {
+                    Ok(_) => self.call(request).await,
+                    Err(_) => Ok(crate::tools::compose::refusal(self.fleet.no_broker())),
+                }
+            }),
         }
     }
 
@@ -103,6 +111,8 @@ impl Surface for Forwarding {
                 let ask = Ask::Door(DoorAsk::Disconnected(conversation.clone()));
                 self.line.insist(broker, ask, "that a connection ended");
             }
+            // What a broker keeps of a connection is in its memory only.
+            Holder::Nobody => {}
         }
     }
 
@@ -118,6 +128,7 @@ impl Surface for Forwarding {
         match self.seat.holder() {
             Holder::Here => Arc::clone(&self.toolbox).read_resource(uri, caller),
             Holder::There(broker) => Box::pin(async move { self.resource(broker, uri, caller).await }),
+            Holder::Nobody => Box::pin(async move { Err(ResourceError::Unreadable(self.fleet.no_broker())) }),
         }
     }
 }

@@ -28,8 +28,8 @@ use crate::{
             Blob, CALL_MAX, CONTROL_MAX, Extensions,
             ask::{DoorAsk, Picture, Reply},
         },
-        seat::{Holder, Seat},
-        serve::Doorway,
+        seat::Seat,
+        serve::{Doorway, NEWS_MAX},
     },
     host::BoxFuture,
     ids::{CallId, SessionId},
@@ -105,9 +105,7 @@ impl Inner {
             }
             Ok(_) | Err(_) => return,
         };
-        if let Holder::There(broker) = self.seat.holder() {
-            let label = |node| self.line.label(node);
-            let word = format!("device {} is not the broker; it is {}", label(&self.seat.own()), label(&broker));
+        if let Some(word) = self.seat.clone().refusal(NEWS_MAX, |node| self.line.label(node)).await {
             drop(stream.send.message(&News::Refused(word)).await);
             return;
         }

@@ -150,7 +150,8 @@ impl Stand {
         let [one, three] = [1, 3].map(|byte| Device::new(&wires, node(byte), watched.clone()));
         let fleet = |device: &Device| {
             let local = Only(scripted.clone(), info("s", 1));
-            Fleet::new(device.roll.clone(), Arc::new(local), device.line.clone())
+            let connected = watch::channel(Arc::default()).1;
+            Fleet::new(device.roll.clone(), Arc::new(local), device.line.clone(), device.seat.clone(), connected)
         };
         let (broker, line) = (one.broker.clone(), one.line.clone());
         let doors = Doors::new(bench.clone(), fleet(&one), broker, one.seat.clone(), line);
