@@ -13,7 +13,7 @@ use crate::{
     api::{Handler, MeshConfig, MeshError, OpenError, PeerStatus},
     discovery::Source,
     identity::{Admission, NodeId, Roster},
-    peers::{Core, Standing, follow_roster, sight},
+    peers::{Core, Standing, ask, follow_roster, sight},
     router, runtime,
     transport::{Ended, SetupError, Stream},
     wire::{CloseCode, StreamKind},
@@ -154,6 +154,16 @@ impl Mesh {
         Ok(None)
     }
 
+    /// Asks a member's consensus engine, over a connection of its own that nothing else delays (failure rule F22). It is
+    /// dialled when there is none, all within `within`. A question may arrive twice when the connection breaks in the
+    /// middle.
+    ///
+    /// # Errors
+    /// When the device is no member, is not reached, or gives no answer in time. It may have acted on the question.
+    pub async fn ask_raft(&self, peer: NodeId, question: Vec<u8>, within: Duration) -> Result<Vec<u8>, OpenError> {
+        ask(&self.core, peer, question, within).await
+    }
+
     fn not_connected(&self, peer: NodeId) -> OpenError {
         if self.core.stopping.is_cancelled() {
             return OpenError::Stopped;
@@ -267,5 +277,7 @@ mod faults;
 mod fixture;
 #[cfg(test)]
 mod hostile;
+#[cfg(test)]
+mod raft;
 #[cfg(test)]
 mod tests;

@@ -9,12 +9,12 @@ use std::{
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::table::Table;
+use super::{raft::Raft, table::Table};
 use crate::{
     api::{Handler, MeshConfig, Remembered},
     discovery::{AddressBook, HostPort, Source, local_addresses},
     identity::{Admission, Incarnation, NodeId, Roster},
-    runtime,
+    runtime::{self, Spawner},
     transport::{Endpoint, SetupError},
     wire::{ADDRESSES_MAX, Hello, PROTOCOL, PROTOCOL_MIN},
 };
@@ -27,6 +27,10 @@ pub(crate) struct Core {
     pub(crate) run: Incarnation,
     pub(crate) endpoint: Endpoint,
     pub(crate) table: Arc<Table>,
+    /// The connections of the consensus engine.
+    pub(super) raft: Raft,
+    /// Starts tasks on the mesh's own runtime, where QUIC's belong.
+    pub(super) spawner: Spawner,
     pub(crate) handler: Arc<dyn Handler>,
     pub(crate) stopping: CancellationToken,
     roster: watch::Receiver<Arc<Roster>>,
@@ -60,6 +64,8 @@ impl Core {
             run: config.incarnation,
             endpoint,
             table: Arc::new(Table::new(node, runs)),
+            raft: Raft::default(),
+            spawner: Spawner::current(),
             handler,
             stopping: CancellationToken::new(),
             roster,
@@ -110,6 +116,7 @@ impl Core {
     pub(crate) fn learned(&self, peer: NodeId, source: Source, addresses: &[SocketAddr]) {
         if peer != self.node && self.book().learned(peer, source, addresses) {
             self.table.poke(peer);
+            self.raft.poke(&peer);
         }
     }
 
@@ -117,6 +124,14 @@ impl Core {
     pub(crate) fn candidates(&self, peer: &NodeId) -> Vec<SocketAddr> {
         let mut candidates = self.book().candidates(peer, self.now());
         candidates.retain(|address| self.endpoint.reaches(*address));
+        candidates
+    }
+
+    /// The same without this device's own addresses: those of containers and the like are the same on many devices, and
+    /// there it would meet itself.
+    pub(super) fn elsewhere(&self, peer: &NodeId) -> Vec<SocketAddr> {
+        let (mut candidates, own) = (self.candidates(peer), self.own_addresses());
+        candidates.retain(|address| !own.contains(address));
         candidates
     }
 

@@ -1,5 +1,5 @@
 //! The first words on a connection between members: both sides say hello and judge each other, before any stream
-//! counts. Who dialled and why is not asked here.
+//! counts. Who dialled and why is not asked here; the consensus engine's connections begin in the same way.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -54,38 +54,49 @@ pub(crate) async fn greet_dialled(core: &Arc<Core>, connection: Connection) -> R
         connection.close(CloseCode::Redundant, "connected already");
         return Err(Refusal::Needless);
     }
-    let hello = async {
-        verdict::enter(core.admission(&peer), peer == core.node).map_err(close(&connection))?;
-        let line: Arc<dyn Line> = Arc::new(Greeted(core.label(&peer)));
-        let mut stream = connection.open(OWN_STREAM, line).await.map_err(Refusal::Theirs)?;
-        let sent = stream.send.message(&core.hello()).await;
-        sent.map_err(|error| broken(&connection, &error))?;
-        let theirs = read_hello(&connection, &mut stream).await?;
-        judge(core, &connection, &theirs).await?;
-        Ok((stream, theirs))
-    };
-    let (stream, theirs) = within(&connection, hello).await?;
+    let (stream, theirs) = introduce(core, &connection).await?;
     settle(core, connection, stream, &theirs, true)
 }
 
 /// Takes the hello of a device that dialled this one, and answers it.
 pub(crate) async fn greet_caller(core: &Arc<Core>, connection: Connection) -> Result<Arc<Link>, Refusal> {
+    let (stream, theirs) = receive(core, &connection).await?;
+    settle(core, connection, stream, &theirs, false)
+}
+
+/// Both hellos on a connection that this device dialled; the other one is judged.
+pub(super) async fn introduce(core: &Arc<Core>, connection: &Connection) -> Result<(Stream, Hello), Refusal> {
     let peer = connection.peer();
     let hello = async {
-        verdict::enter(core.admission(&peer), peer == core.node).map_err(close(&connection))?;
+        verdict::enter(core.admission(&peer), peer == core.node).map_err(close(connection))?;
+        let line: Arc<dyn Line> = Arc::new(Greeted(core.label(&peer)));
+        let mut stream = connection.open(OWN_STREAM, line).await.map_err(Refusal::Theirs)?;
+        let sent = stream.send.message(&core.hello()).await;
+        sent.map_err(|error| broken(connection, &error))?;
+        let theirs = read_hello(connection, &mut stream).await?;
+        judge(core, connection, &theirs).await?;
+        Ok((stream, theirs))
+    };
+    within(connection, hello).await
+}
+
+/// Both hellos on a connection that the other device dialled; it is judged before it is answered.
+pub(super) async fn receive(core: &Arc<Core>, connection: &Connection) -> Result<(Stream, Hello), Refusal> {
+    let peer = connection.peer();
+    let hello = async {
+        verdict::enter(core.admission(&peer), peer == core.node).map_err(close(connection))?;
         let arrival = connection.accept().await.map_err(Refusal::Theirs)?;
         let label = core.label(&peer);
         let Some((OWN_STREAM, mut stream)) = arrival.first(|_| Arc::new(Greeted(label))).await else {
-            return Err(close(&connection)((CloseCode::Malformed, "no hello came first".to_owned())));
+            return Err(close(connection)((CloseCode::Malformed, "no hello came first".to_owned())));
         };
-        let theirs = read_hello(&connection, &mut stream).await?;
-        judge(core, &connection, &theirs).await?;
+        let theirs = read_hello(connection, &mut stream).await?;
+        judge(core, connection, &theirs).await?;
         let sent = stream.send.message(&core.hello()).await;
-        sent.map_err(|error| broken(&connection, &error))?;
+        sent.map_err(|error| broken(connection, &error))?;
         Ok((stream, theirs))
     };
-    let (stream, theirs) = within(&connection, hello).await?;
-    settle(core, connection, stream, &theirs, false)
+    within(connection, hello).await
 }
 
 async fn within<T>(connection: &Connection, hello: impl Future<Output = Result<T, Refusal>>) -> Result<T, Refusal> {
@@ -133,7 +144,7 @@ async fn judge(core: &Arc<Core>, connection: &Connection, theirs: &Hello) -> Res
 }
 
 /// Turns away a device whose identity another one uses, and says so on all sides.
-fn turn_away(core: &Core, connection: &Connection, address: SocketAddr) -> Refusal {
+pub(super) fn turn_away(core: &Core, connection: &Connection, address: SocketAddr) -> Refusal {
     let peer = connection.peer();
     let own = peer == core.node;
     let holder = core.table.current(peer).map(|link| link.connection.address());
@@ -164,13 +175,15 @@ fn settle(
     book.succeeded(peer, address, core.now());
     drop(book);
     core.remember(peer, theirs.incarnation);
+    // It is there now, whatever became of earlier dials.
+    core.raft.poke(&peer);
     tracing::info!(peer = %link.label, %address, build = %theirs.build, dialled, "connected");
     serve::start(core, &link, stream, words);
     Ok(link)
 }
 
 /// Closes a connection that is refused.
-fn close(connection: &Connection) -> impl Fn((CloseCode, String)) -> Refusal {
+pub(super) fn close(connection: &Connection) -> impl Fn((CloseCode, String)) -> Refusal {
     |(code, reason)| {
         connection.close(code, &reason);
         Refusal::Ours(code, reason)

@@ -6,6 +6,7 @@ mod core;
 mod greet;
 mod link;
 mod liveness;
+mod raft;
 mod serve;
 mod sight;
 mod table;
@@ -19,6 +20,7 @@ pub(crate) use self::greet::greet_dialled;
 pub(crate) use self::{
     core::Core,
     greet::{Refusal, greet_caller},
+    raft::{ask, take_asker},
     sight::sight,
     table::Standing,
 };
@@ -43,6 +45,7 @@ pub(crate) async fn follow_roster(core: Arc<Core>) {
             for link in core.table.forget(*peer) {
                 link.close(code, format!("{} is no member of this mesh any more", link.label), told);
             }
+            core.raft.forget(peer, code, told);
         }
         core.book().retain(|peer| roster.members.contains_key(peer));
         known = roster.members.keys().copied().collect();

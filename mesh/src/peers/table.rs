@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     api::PeerState,
-    identity::{Incarnation, NodeId},
+    identity::{Incarnation, Lineage, NodeId, lineage},
     wire::CloseCode,
 };
 
@@ -53,6 +53,17 @@ impl Entry {
         // A link that is given up is better than none: the other one may be agreed on here a moment later than there.
         open().find(|link| !link.is_retired()).or_else(|| open().next())
     }
+}
+
+/// What a run is that was noted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Noted {
+    /// The one that was let in last.
+    Known,
+    /// A later one, which is now the one.
+    Later,
+    /// Another device's: it was not noted.
+    Duplicate,
 }
 
 /// How a peer stands, for `status`.
@@ -118,6 +129,25 @@ impl Table {
         let open = entry.and_then(Entry::current).map(|link| link.run);
         let remembered = entry.and_then(|entry| entry.run);
         verdict::judge(Runs { own, remembered: remembered.as_ref(), open: open.as_ref() }, seen)
+    }
+
+    /// The latest run of `peer` that was let in.
+    pub(super) fn run(&self, peer: NodeId) -> Option<Incarnation> {
+        self.entries().get(&peer)?.run
+    }
+
+    /// Notes the run that `peer` said it is on a connection which is no link.
+    pub(super) fn note(&self, peer: NodeId, run: Incarnation) -> Noted {
+        let mut entries = self.entries();
+        let entry = entries.entry(peer).or_default();
+        match lineage(entry.run.as_ref(), &run) {
+            Lineage::SameRun => Noted::Known,
+            Lineage::Restarted => {
+                entry.run = Some(run);
+                Noted::Later
+            }
+            Lineage::Duplicate => Noted::Duplicate,
+        }
     }
 
     /// Takes a link that both sides said hello on; `false` when another run was let in in the meantime.

@@ -132,10 +132,7 @@ enum Outcome {
 
 /// Dials every address of `peer` until one of them is it, or it has dialled us.
 async fn reach(core: &Arc<Core>, peer: NodeId) -> Outcome {
-    let mut candidates = core.candidates(&peer);
-    // Addresses of containers and the like are the same on many devices: there it would meet itself.
-    let own = core.own_addresses();
-    candidates.retain(|address| !own.contains(address));
+    let candidates = core.elsewhere(&peer);
     if candidates.is_empty() {
         return Outcome::NoAddress;
     }
@@ -153,7 +150,7 @@ async fn reach(core: &Arc<Core>, peer: NodeId) -> Outcome {
     // if both sides gave theirs up there would be none.
     let raced = tokio::select! {
         biased;
-        raced = race(core, Some(peer), candidates) => raced,
+        raced = race(core, Protocol::Mesh, Some(peer), candidates) => raced,
         () = linked => return Outcome::Linked,
     };
     let result = match raced {
@@ -176,8 +173,9 @@ async fn reach(core: &Arc<Core>, peer: NodeId) -> Outcome {
 
 /// Dials the addresses one after the other, without waiting long for each; gives the first that answers, or what went
 /// wrong with each, the first one's first.
-async fn race(
+pub(super) async fn race(
     core: &Arc<Core>,
+    protocol: Protocol,
     expected: Option<NodeId>,
     addresses: Vec<SocketAddr>,
 ) -> Result<Connection, Vec<(SocketAddr, Ended)>> {
@@ -206,7 +204,7 @@ async fn race(
             },
             () = tokio::time::sleep_until(next), if may_start => {
                 if let Some(address) = waiting.next() {
-                    dials.push(async move { (address, core.endpoint.dial(address, Protocol::Mesh, expected).await) });
+                    dials.push(async move { (address, core.endpoint.dial(address, protocol, expected).await) });
                 }
                 next = Instant::now() + STAGGER;
             }
@@ -275,7 +273,7 @@ async fn visit(core: &Arc<Core>, place: &HostPort) -> Result<(), String> {
     let first = |failures: Vec<(SocketAddr, Ended)>| {
         failures.first().map_or_else(|| "no address".to_owned(), |f| f.1.to_string())
     };
-    let connection = race(core, None, addresses).await.map_err(first)?;
+    let connection = race(core, Protocol::Mesh, None, addresses).await.map_err(first)?;
     let (peer, address) = (connection.peer(), connection.address());
     match greet_dialled(core, connection).await {
         Ok(_) | Err(Refusal::Needless) => {

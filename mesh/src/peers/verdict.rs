@@ -11,6 +11,9 @@ use crate::{
 /// has no connection: one that dials later has lost the old one.
 const AT_ONCE: Duration = Duration::from_secs(3);
 
+/// What a device is told whose connection is of an earlier run.
+pub(super) const EARLIER_RUN: &str = "a later run of this device is known";
+
 /// Whether a device that proved its key may speak at all; `Err` closes with that code and reason.
 pub(super) fn enter(admission: Admission, own: bool) -> Result<(), (CloseCode, String)> {
     match admission {

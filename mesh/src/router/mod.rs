@@ -19,7 +19,7 @@ use self::{
     door::Door,
 };
 use crate::{
-    peers::{Core, Refusal, greet_caller},
+    peers::{Core, Refusal, greet_caller, take_asker},
     transport::{Ended, Knock, Protocol},
     wire::CloseCode,
 };
@@ -64,6 +64,10 @@ async fn take(core: &Arc<Core>, door: &Arc<Door>, refusals: &Refusals, knock: Kn
             Ok(_) | Err(Refusal::Needless) => None,
             // It thought better of it: the other connection won, or it is stopping.
             Err(Refusal::Theirs(Ended::Closed { code: Some(CloseCode::Redundant | CloseCode::Stopping), .. })) => None,
+            Err(refusal) => Some(refusal.story()),
+        },
+        Protocol::Raft => match take_asker(core, connection).await {
+            Ok(()) | Err(Refusal::Needless) => None,
             Err(refusal) => Some(refusal.story()),
         },
         Protocol::Join => door.open(core, connection).await.err(),

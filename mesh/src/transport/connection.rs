@@ -3,10 +3,11 @@
 
 use std::{fmt, net::SocketAddr, sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use quinn::{ConnectionError, RecvStream, SendStream};
 
 use super::{
-    Line, Protocol, Stream, congestion,
+    Line, Protocol, Question, Stream, Unanswered, congestion,
     endpoint::{IDLE, STRANGER_WINDOW_BYTES, canonical},
 };
 use crate::{identity::NodeId, wire::CloseCode};
@@ -19,6 +20,9 @@ const _: () = assert!(MEMBER_STREAMS_MAX - MEMBER_STREAMS_MAX / 8 > MEMBER_STREA
 /// What all streams of a member may hold here before their readers take it.
 const MEMBER_WINDOW_BYTES: u32 = 8 * 1024 * 1024;
 const _: () = assert!(STRANGER_WINDOW_BYTES < MEMBER_WINDOW_BYTES);
+/// Questions of a member's consensus engine at a time: those that it gave up before the answer came count until it said so,
+/// and a heartbeat comes many times a second.
+const QUESTIONS_MAX: u32 = 1_024;
 /// The first byte of a stream comes with the packet that opens it, or after one loss.
 const FIRST_BYTE: Duration = Duration::from_secs(5);
 /// What is read of a stream at first: its kind, and mostly its first message.
@@ -45,6 +49,11 @@ impl Connection {
         self.peer
     }
 
+    /// Whether both are the same one.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        self.quinn.stable_id() == other.quinn.stable_id()
+    }
+
     /// What it came for.
     pub(crate) const fn protocol(&self) -> Protocol {
         self.protocol
@@ -60,6 +69,11 @@ impl Connection {
         self.quinn.rtt()
     }
 
+    /// Packets received so far.
+    pub(crate) fn packets_received(&self) -> u64 {
+        self.quinn.stats().udp_rx.datagrams
+    }
+
     /// Packets sent so far.
     #[cfg(test)]
     pub(crate) fn packets_sent(&self) -> u64 {
@@ -70,6 +84,12 @@ impl Connection {
     pub(crate) fn admit(&self) {
         self.quinn.set_receive_window(MEMBER_WINDOW_BYTES.into());
         self.quinn.set_max_concurrent_bi_streams(MEMBER_STREAMS_MAX.into());
+    }
+
+    /// Lets the device ask questions ([`Connection::ask`]) and gives them room.
+    pub(crate) fn admit_questions(&self) {
+        self.quinn.set_receive_window(MEMBER_WINDOW_BYTES.into());
+        self.quinn.set_max_concurrent_bi_streams(QUESTIONS_MAX.into());
     }
 
     /// A value that both ends of this connection have and nobody else (RFC 5705), for `context`.
@@ -88,6 +108,17 @@ impl Connection {
     pub(crate) async fn accept(&self) -> Result<Arrival, Ended> {
         let (send, recv) = self.quinn.accept_bi().await.map_err(|error| Ended::from(&error))?;
         Ok(Arrival { send, recv })
+    }
+
+    /// Asks on a stream of its own: bytes there, bytes back.
+    pub(crate) async fn ask(&self, question: Bytes) -> Result<Vec<u8>, Unanswered> {
+        let halves = self.quinn.open_bi().await.map_err(|error| Unanswered::Ended(Ended::from(&error)))?;
+        super::exchange::ask(halves, question).await
+    }
+
+    /// The next question that the other side asks.
+    pub(crate) async fn question(&self) -> Result<Question, Ended> {
+        self.quinn.accept_bi().await.map(Question::new).map_err(|error| Ended::from(&error))
     }
 
     /// Closes it for good; what is not yet sent is lost.

@@ -58,6 +58,9 @@ const _: () = assert!(FIRST_WINDOW_BYTES > 4 * PACKET_BYTES_MAX as u64);
 const SEND_WINDOW_BYTES: u64 = 8 * 1024 * 1024;
 /// The same before a device is admitted: its hello or its request, no more.
 pub(super) const STRANGER_WINDOW_BYTES: u32 = 64 * 1024;
+/// What the round trip of the consensus engine's connections is taken for until it is measured: a lost first packet is
+/// sent again after three times this, and not after a second (RFC 9002 section 6.2), in which an election is over.
+const ELECTION_RTT: Duration = Duration::from_millis(50);
 /// Streams that a device may open before it is admitted.
 const STRANGER_STREAMS: u32 = 1;
 /// Handshakes that wait for us to look at them, with at most this much of what they sent.
@@ -146,7 +149,11 @@ impl Endpoint {
         let broken = |cause: &dyn std::fmt::Display| Ended::Broken(cause.to_string());
         let tls = self.credentials.client(protocol, expected).map_err(|cause| broken(&cause))?;
         let mut config = quinn::ClientConfig::new(tls);
-        config.transport_config(Arc::new(transport(Some(KEEP_ALIVE), 0)));
+        let mut transport = transport(Some(KEEP_ALIVE), 0);
+        if protocol == Protocol::Raft {
+            transport.initial_rtt(ELECTION_RTT);
+        }
+        config.transport_config(Arc::new(transport));
         // No name is sent; quinn wants one that could be.
         let connecting = self.quinn.connect_with(config, address, "chappie.invalid").map_err(|cause| broken(&cause))?;
         established(connecting).await

@@ -3,6 +3,7 @@
 mod congestion;
 mod connection;
 mod endpoint;
+mod exchange;
 mod seam;
 mod stream;
 mod tls;
@@ -12,6 +13,7 @@ use std::{io, net::SocketAddr};
 pub(crate) use connection::{Connection, Ended};
 pub use endpoint::Sockets;
 pub(crate) use endpoint::{Endpoint, Knock};
+pub(crate) use exchange::{QUESTION_BYTES_MAX, QUESTIONS_LONG, Question, Unanswered};
 pub(crate) use stream::{Line, ROOM_BYTES};
 pub use stream::{Stream, StreamError, StreamReceiver, StreamSender};
 pub(crate) use tls::Protocol;

@@ -34,16 +34,19 @@ pub(crate) enum Protocol {
     Mesh,
     /// A device that shows an invite, and nothing else.
     Join,
+    /// Between members, for the consensus engine alone (failure rule F22).
+    Raft,
 }
 
 impl Protocol {
-    const ALL: [Self; 2] = [Self::Mesh, Self::Join];
+    const ALL: [Self; 3] = [Self::Mesh, Self::Join, Self::Raft];
 
     /// The name in the handshake.
     pub(crate) const fn alpn(self) -> &'static [u8] {
         match self {
             Self::Mesh => b"chappie/1",
             Self::Join => b"chappie-join/1",
+            Self::Raft => b"chappie-raft/1",
         }
     }
 
@@ -69,7 +72,7 @@ impl Credentials {
         Ok(Self { key: Arc::new(CertifiedKey::new(vec![public], signing)), provider })
     }
 
-    /// Takes any device that proves its key, for either protocol.
+    /// Takes any device that proves its key, for each protocol.
     pub(super) fn server(&self) -> Result<Arc<QuicServerConfig>, SetupError> {
         let mut config = rustls::ServerConfig::builder_with_provider(Arc::clone(&self.provider))
             .with_protocol_versions(&[&rustls::version::TLS13])
