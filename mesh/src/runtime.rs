@@ -11,7 +11,7 @@ use std::{
     fmt,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, Waker},
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -26,6 +26,11 @@ pub trait World: fmt::Debug + Send + Sync + 'static {
     fn fill(&self, bytes: &mut [u8]);
     /// A task that ends with the node.
     fn began(&self, task: AbortHandle);
+    /// Whether the node stands still now, as under SIGSTOP: none of its tasks may be polled, and `waker` is woken when it
+    /// goes on.
+    fn held(&self, _waker: &Waker) -> bool {
+        false
+    }
 }
 
 thread_local! {
@@ -48,12 +53,13 @@ pub fn is_simulated() -> bool {
 #[derive(Debug)]
 pub struct Inhabit<F> {
     world: Arc<dyn World>,
-    future: Pin<Box<F>>,
+    /// Taken only when it is dropped.
+    future: Option<Pin<Box<F>>>,
 }
 
 /// Runs `future` in `world`, and every task it begins.
 pub fn inhabit<F: Future>(world: Arc<dyn World>, future: F) -> Inhabit<F> {
-    Inhabit { world, future: Box::pin(future) }
+    Inhabit { world, future: Some(Box::pin(future)) }
 }
 
 impl<F> Inhabit<F> {
@@ -75,7 +81,21 @@ impl<F: Future> Future for Inhabit<F> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
         let world = Arc::clone(&self.world);
-        Self::within(&world, || self.future.as_mut().poll(context))
+        if world.held(context.waker()) {
+            return Poll::Pending;
+        }
+        match &mut self.future {
+            Some(future) => Self::within(&world, || future.as_mut().poll(context)),
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl<F> Drop for Inhabit<F> {
+    /// What the future holds ends in the world as well: a destructor may begin a task.
+    fn drop(&mut self) {
+        let future = self.future.take();
+        Self::within(&self.world, || drop(future));
     }
 }
 
@@ -173,12 +193,15 @@ pub struct NoRandomness;
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
+    use std::sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    };
 
     use super::*;
 
     #[derive(Debug, Default)]
-    struct Still(Mutex<Vec<AbortHandle>>);
+    struct Still(Mutex<Vec<AbortHandle>>, AtomicBool);
 
     impl World for Still {
         fn wall_ms(&self) -> u64 {
@@ -191,6 +214,10 @@ mod tests {
 
         fn began(&self, task: AbortHandle) {
             self.0.lock().unwrap().push(task);
+        }
+
+        fn held(&self, _waker: &Waker) -> bool {
+            self.1.load(Ordering::SeqCst)
         }
     }
 
@@ -213,5 +240,31 @@ mod tests {
         let task = inhabit(world.clone(), async { spawn(std::future::pending::<()>()) }).await;
         world.0.lock().unwrap().iter().for_each(AbortHandle::abort);
         assert!(task.await.unwrap_err().is_cancelled());
+    }
+
+    #[tokio::test]
+    async fn a_node_that_stands_still_polls_nothing() {
+        let world = Arc::new(Still::default());
+        world.1.store(true, Ordering::SeqCst);
+        let mut task = std::pin::pin!(inhabit(world.clone(), async { 7 }));
+        assert!(futures_util::poll!(task.as_mut()).is_pending());
+        world.1.store(false, Ordering::SeqCst);
+        assert_eq!(task.await, 7);
+    }
+
+    #[tokio::test]
+    async fn what_a_task_holds_ends_in_its_world() {
+        struct Last(Arc<AtomicBool>);
+        impl Drop for Last {
+            fn drop(&mut self) {
+                self.0.store(is_simulated(), Ordering::SeqCst);
+            }
+        }
+        let seen = Arc::new(AtomicBool::new(false));
+        let last = Last(Arc::clone(&seen));
+        drop(inhabit(Arc::new(Still::default()), async move {
+            let _last = last;
+        }));
+        assert!(seen.load(Ordering::SeqCst));
     }
 }

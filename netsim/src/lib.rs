@@ -1,2 +1,8 @@
-//! A deterministic world for the mesh: seeded clock, network, disk and crash. Nothing is simulated yet, because one node
-//! has no network; it comes with the elected broker (design section 13). No crate of ours inside its core.
+//! A deterministic world for the mesh (design section 13). [`world`] is the world alone: seed, clock, network, disk,
+//! crash; it names no crate of ours.
+
+// rustdoc gets flags of its own and runs nothing.
+#[cfg(not(any(tokio_unstable, doc)))]
+compile_error!("netsim seeds tokio's own choices: build with `--cfg tokio_unstable`, as .cargo/config.toml says");
+
+pub mod world;

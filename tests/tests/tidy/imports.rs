@@ -199,6 +199,20 @@ fn rows(source: &Source) -> Vec<Offence> {
     offences
 }
 
+/// The simulator's world knows nothing of what runs in it (design section 13).
+fn worlds(source: &Source) -> Vec<Offence> {
+    if !source.path.starts_with("netsim/src/world/") {
+        return Vec::new();
+    }
+    // `chappie` reads as `crate` here.
+    let ours = paths(source).into_iter().filter(|import| match import.path[0].as_str() {
+        "chappie_mesh" => true,
+        "crate" => import.path.get(1).is_some_and(|module| module != "world"),
+        _ => false,
+    });
+    ours.map(|import| Offence::new(&source.path, import.line, format!("names `{}`", import.path.join("::")))).collect()
+}
+
 fn homes(source: &Source) -> Vec<Offence> {
     let shipped = ["node/src/", "mesh/src/"].iter().any(|folder| source.path.starts_with(folder));
     let mut offences = Vec::new();
@@ -244,6 +258,22 @@ fn modules_import_only_from_rows_below() {
     for (path, text) in good {
         assert_eq!(sample(rows, path, text), [""; 0], "{path}: {text}");
     }
+}
+
+#[test]
+fn the_simulators_world_names_no_crate_of_ours() {
+    check("the simulator's world", worlds);
+    for bad in [
+        "use chappie_mesh::Mesh;",
+        "fn f() { chappie::ids::now() }",
+        "use crate::fleet::Node;",
+        "use super::super::fleet;",
+    ] {
+        assert_eq!(sample(worlds, "netsim/src/world/x.rs", bad).len(), 1, "{bad}");
+        assert_eq!(sample(worlds, "netsim/src/fleet/x.rs", bad).len(), 0, "{bad}");
+    }
+    let good = "use crate::world::seed;\nuse super::{net, disk::Disk};\nuse quinn::udp::Transmit;";
+    assert_eq!(sample(worlds, "netsim/src/world/x.rs", good), [""; 0]);
 }
 
 #[test]
