@@ -280,4 +280,6 @@ mod hostile;
 #[cfg(test)]
 mod raft;
 #[cfg(test)]
+mod simulated;
+#[cfg(test)]
 mod tests;

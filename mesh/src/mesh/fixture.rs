@@ -16,7 +16,8 @@ use super::Mesh;
 use crate::{
     api::{Duplicate, Handler, MeshConfig, PeerState, Remembered},
     identity::{Identity, Incarnation, InviteCode, InviteId, InviteSecret, Member, NodeId, Roster, fresh_invite},
-    transport::Stream,
+    runtime::{self, Spawner},
+    transport::{Sockets, Stream},
     wire::{JoinReply, JoinRequest, StreamKind},
 };
 
@@ -26,7 +27,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 /// What a device's program was told.
 pub(super) struct Told {
     node: NodeId,
-    runtime: tokio::runtime::Handle,
+    runtime: Spawner,
     /// What came besides echoes, when the device does not echo.
     pub(super) streams: mpsc::UnboundedSender<(NodeId, StreamKind, Stream)>,
     pub(super) echoes: bool,
@@ -125,6 +126,7 @@ pub(super) struct Plan {
     pub(super) remembered: Vec<(NodeId, Remembered)>,
     pub(super) echoes: bool,
     pub(super) roster: Option<Roster>,
+    pub(super) sockets: Option<Arc<dyn Sockets>>,
 }
 
 impl Plan {
@@ -138,6 +140,7 @@ impl Plan {
             remembered: Vec::new(),
             echoes: true,
             roster: None,
+            sockets: None,
         }
     }
 
@@ -148,7 +151,7 @@ impl Plan {
         let (streams, taken) = mpsc::unbounded_channel();
         let told = Arc::new(Told {
             node,
-            runtime: tokio::runtime::Handle::current(),
+            runtime: Spawner::current(),
             streams,
             echoes: self.echoes,
             taken: AtomicUsize::new(0),
@@ -169,7 +172,7 @@ impl Plan {
             mdns: false,
             incarnation: self.run,
             remembered: self.remembered,
-            sockets: None,
+            sockets: self.sockets,
         };
         let mesh = Mesh::start(config, rosters, Arc::clone(&told) as Arc<dyn Handler>).await.unwrap();
         let streams = tokio::sync::Mutex::new(taken);
@@ -183,10 +186,7 @@ pub(super) fn fresh_identity() -> Arc<Identity> {
 }
 
 pub(super) fn random() -> [u8; 16] {
-    use ring::rand::{SecureRandom as _, SystemRandom};
-    let mut bytes = [0; 16];
-    SystemRandom::new().fill(&mut bytes).unwrap();
-    bytes
+    runtime::random().unwrap()
 }
 
 /// A roster of these devices; the first is the broker.
@@ -268,7 +268,7 @@ impl Device {
 
 /// Waits until `holds`.
 pub(super) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let started = std::time::Instant::now();
+    let started = tokio::time::Instant::now();
     while !holds() {
         assert!(started.elapsed() < PATIENCE, "waited in vain until {what}");
         tokio::time::sleep(Duration::from_millis(2)).await;

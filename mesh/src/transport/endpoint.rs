@@ -63,6 +63,9 @@ pub(super) const STRANGER_WINDOW_BYTES: u32 = 64 * 1024;
 const ELECTION_RTT: Duration = Duration::from_millis(50);
 /// Streams that a device may open before it is admitted.
 const STRANGER_STREAMS: u32 = 1;
+/// Between two answers that a connection is not known any more. A restarted device is asked on several old connections at
+/// once, and each waits until it is told; such an answer is smaller than what it answers.
+const RESET_INTERVAL: Duration = Duration::from_millis(1);
 /// Handshakes that wait for us to look at them, with at most this much of what they sent.
 const INCOMING_MAX: usize = 512;
 const INCOMING_BYTES_MAX: u64 = 16 * 1024;
@@ -268,6 +271,7 @@ fn endpoint_config(identity: &Identity) -> Result<EndpointConfig, SetupError> {
     let key: [u8; 32] = Sha256::new().chain_update(b"chappie stateless reset").chain_update(key).finalize().into();
     let seed = runtime::random().map_err(|_| SetupError::Random)?;
     let mut config = EndpointConfig::new(Arc::new(hmac::Key::new(hmac::HMAC_SHA256, &key)));
+    config.min_reset_interval(RESET_INTERVAL);
     config.rng_seed(Some(runtime::random().map_err(|_| SetupError::Random)?));
     config.cid_generator(move || Box::new(ConnectionIds { seed, made: 0 }));
     config.max_udp_payload_size(PACKET_BYTES_MAX).map_err(|cause| SetupError::Tls(cause.to_string()))?;
