@@ -13,14 +13,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use redb::{
-    Database, DatabaseError, ReadableDatabase, ReadableTable, ReadableTableMetadata as _, TableDefinition, TableError,
-};
+use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
 
 use super::damage;
-
-/// The store's name in the home folder.
-pub(super) const FILE: &str = "consensus.redb";
 
 /// The format this program writes.
 const FORMAT: u64 = 3;
@@ -331,29 +326,6 @@ fn open_error(path: &Path, error: &redb::Error) -> OpenError {
         redb::Error::DatabaseAlreadyOpen => OpenError::InUse { path },
         error if damage::is_damage(error) => OpenError::Damaged { path, cause },
         _ => OpenError::Io { path, cause },
-    }
-}
-
-/// Whether the store at `path`, which is there, holds an entry or a snapshot. One of format 1 holds neither.
-///
-/// # Errors
-/// As [`ConsensusStore::open`], but for the format, which is not looked at.
-pub(super) fn holds_entries(path: &Path) -> Result<bool, OpenError> {
-    let look = || -> Result<bool, redb::Error> {
-        let database = Database::builder().set_cache_size(CACHE_BYTES).open(path)?;
-        let transaction = database.begin_read()?;
-        Ok(is_filled(transaction.open_table(LOG))? || is_filled(transaction.open_table(SNAPSHOT))?)
-    };
-    look().map_err(|error| open_error(path, &error))
-}
-
-fn is_filled<K: redb::Key + 'static, V: redb::Value + 'static>(
-    table: Result<redb::ReadOnlyTable<K, V>, TableError>,
-) -> Result<bool, redb::Error> {
-    match table {
-        Ok(table) => Ok(!table.is_empty()?),
-        Err(TableError::TableDoesNotExist(_)) => Ok(false),
-        Err(error) => Err(error.into()),
     }
 }
 

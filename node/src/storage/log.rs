@@ -43,8 +43,9 @@ const CACHE_BYTES: usize = 1 << 20;
 const RESERVE_BYTES: u64 = 4 << 20;
 /// The reserve's name.
 const RESERVE: &str = "consensus.reserve";
-/// A file larger than twice what it holds and this is compacted when it is opened.
-const COMPACT_OVER_BYTES: u64 = 8 << 20;
+/// A file larger than what it holds, half of that, and this is compacted when it is opened. Below it the pages that are free
+/// are soon used again, by the next snapshot at the latest.
+const COMPACT_OVER_BYTES: u64 = 4 << 20;
 
 /// Whose log a store has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -369,7 +370,7 @@ impl Inner {
     fn compact(&self, database: &mut Database, holds: u64) {
         let length =
             self.medium.folder().and_then(|home| std::fs::metadata(home.join(FILE)).ok()).map(|meta| meta.len());
-        if length.is_some_and(|length| length > COMPACT_OVER_BYTES + 2 * holds)
+        if length.is_some_and(|length| length > COMPACT_OVER_BYTES + holds + holds / 2)
             && let Err(error) = database.compact()
         {
             tracing::warn!(%error, "the broker's store could not be compacted");
@@ -424,6 +425,19 @@ fn open_error(path: PathBuf, error: &redb::Error) -> OpenError {
         error if damage::is_damage(error) => OpenError::Damaged { path, cause },
         _ => OpenError::Io { path, cause },
     }
+}
+
+/// Whether the store, which is there, holds an entry or a snapshot.
+///
+/// # Errors
+/// As [`ConsensusStore::open`], but for the format, which is not looked at.
+pub(super) fn holds_entries(medium: &Medium) -> Result<bool, OpenError> {
+    let look = || -> Result<bool, redb::Error> {
+        let database = medium.open(FILE, &builder())?;
+        let transaction = database.begin_read()?;
+        rows::is_filled(&transaction)
+    };
+    look().map_err(|error| open_error(medium.path(FILE), &error))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::{
     fmt,
     fs::{self, File, OpenOptions},
     io,
-    os::unix::fs::OpenOptionsExt,
+    os::unix::fs::{FileExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -12,6 +12,11 @@ use std::{
 use redb::{Builder, Database, DatabaseError, StorageBackend};
 
 use super::disk::Reserve;
+
+/// Bytes at the begin of a file by which redb knows its own.
+const MARK_BYTES: u64 = 9;
+/// redb's pages; its header is in the first.
+const PAGE_BYTES: u64 = 4_096;
 
 /// The disks of one simulated node. A simulation decides what a crash leaves of them.
 pub trait Disks: fmt::Debug + Send + Sync + 'static {
@@ -60,32 +65,41 @@ impl Medium {
         self.folder().map(|home| Reserve::hold(home, name, bytes))
     }
 
-    /// Opens or makes the database `name`, readable by its owner only.
+    /// Opens or makes the database `name`, readable by its owner only. One whose making was cut off is made again.
     pub(super) fn open(&self, name: &str, builder: &Builder) -> Result<Database, DatabaseError> {
         match self {
             Self::Folder(home) => {
                 let path = home.join(name);
                 make_private(&path)?;
+                let file = OpenOptions::new().read(true).write(true).open(&path)?;
+                // Looked at again under the lock: who holds it may be making it right now.
+                if blank_file(&file)? && file.try_lock().is_ok() && blank_file(&file)? {
+                    file.set_len(0)?;
+                }
+                drop(file);
                 builder.create(path)
             }
-            Self::Simulated(disks) => builder.create_with_backend(SimulatedFile(disks.open(name)?)),
+            Self::Simulated(disks) => {
+                let file = SimulatedFile(disks.open(name)?);
+                if blank_simulated(&file)? {
+                    file.set_len(0)?;
+                }
+                builder.create_with_backend(file)
+            }
         }
     }
 
     /// How the file `name` is gone, in a word; `None` when something is there, also when it cannot be looked at: opening
     /// tells.
     pub(super) fn gone(&self, name: &str) -> Option<&'static str> {
-        match self {
-            Self::Folder(home) => match fs::metadata(home.join(name)) {
-                Ok(facts) if facts.len() == 0 => Some("empty"),
-                Err(cause) if cause.kind() == io::ErrorKind::NotFound => Some("missing"),
-                _ => None,
+        let blank = match self {
+            Self::Folder(home) => match File::open(home.join(name)) {
+                Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Some("missing"),
+                file => file.and_then(|file| blank_file(&file)),
             },
-            Self::Simulated(disks) => match disks.open(name).and_then(|file| file.len()) {
-                Ok(0) => Some("empty"),
-                _ => None,
-            },
-        }
+            Self::Simulated(disks) => disks.open(name).and_then(|file| blank_simulated(&SimulatedFile(file))),
+        };
+        blank.is_ok_and(|blank| blank).then_some("empty")
     }
 
     /// Copies the closed file `from` over an older copy `to`, whole or not at all.
@@ -110,6 +124,39 @@ impl Medium {
             tracing::warn!(name, %error, "the system's memory of a file could not be dropped");
         }
     }
+}
+
+fn blank_file(file: &File) -> io::Result<bool> {
+    is_blank(file.metadata()?.len(), |offset, out| file.read_exact_at(out, offset))
+}
+
+fn blank_simulated(file: &SimulatedFile) -> io::Result<bool> {
+    is_blank(file.len()?, |offset, out| file.read(offset, out))
+}
+
+/// Whether a file is empty, or redb was interrupted when it made a database in it: it writes its mark last, and nothing
+/// beyond the first page before that.
+fn is_blank(length: u64, read: impl Fn(u64, &mut [u8]) -> io::Result<()>) -> io::Result<bool> {
+    let mut mark = [0; MARK_BYTES as usize];
+    if length == 0 {
+        return Ok(true);
+    }
+    if length < MARK_BYTES {
+        return Ok(false);
+    }
+    read(0, &mut mark)?;
+    if mark != [0; MARK_BYTES as usize] {
+        return Ok(false);
+    }
+    let mut page = [0; PAGE_BYTES as usize];
+    for offset in (PAGE_BYTES..length).step_by(PAGE_BYTES as usize) {
+        let part = usize::try_from(length - offset).unwrap_or(usize::MAX).min(page.len());
+        read(offset, &mut page[..part])?;
+        if page[..part].iter().any(|byte| *byte != 0) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Whether the disk, or this user's share of it, is full.
@@ -176,4 +223,54 @@ fn copy_file(from: &Path, to: &Path) -> io::Result<()> {
     settled.inspect_err(|_| {
         let _ = fs::remove_file(&staged);
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::faulty::{FaultyDisks, Left};
+
+    const NAME: &str = "x.redb";
+
+    #[test]
+    fn a_database_whose_making_was_cut_off_at_any_write_is_made_again() {
+        let whole = FaultyDisks::default();
+        drop(whole.medium().open(NAME, &Builder::new()).unwrap());
+        let mut blank = 0;
+        for end in 0..whole.operations() {
+            for left in [Left::Nothing, Left::Everything, Left::Even, Left::Odd, Left::Torn] {
+                let disks = FaultyDisks::default();
+                disks.end_at(end);
+                drop(disks.medium().open(NAME, &Builder::new()));
+                let disks = disks.after_crash(left);
+                blank += usize::from(disks.medium().gone(NAME).is_some() && !disks.bytes(NAME).is_empty());
+                let home = tempfile::tempdir().unwrap();
+                fs::write(home.path().join(NAME), disks.bytes(NAME)).unwrap();
+                let folder = Medium::Folder(home.path().to_owned());
+                assert_eq!(folder.gone(NAME), disks.medium().gone(NAME));
+                for medium in [disks.medium(), folder] {
+                    medium.open(NAME, &Builder::new()).unwrap();
+                    assert_eq!(medium.gone(NAME), None);
+                }
+            }
+        }
+        assert!(blank > 1, "{blank}");
+    }
+
+    #[test]
+    fn a_file_with_anything_in_it_is_not_taken_for_one_that_was_cut_off() {
+        let home = tempfile::tempdir().unwrap();
+        let medium = Medium::Folder(home.path().to_owned());
+        assert_eq!(medium.gone(NAME), Some("missing"));
+        let mut later = vec![0; 3 * 4_096];
+        later[2 * 4_096 + 5] = 1;
+        for bytes in [vec![0; 8], b"redb".to_vec(), vec![1; 9], later] {
+            fs::write(home.path().join(NAME), &bytes).unwrap();
+            assert_eq!(medium.gone(NAME), None);
+            assert!(medium.open(NAME, &Builder::new()).is_err());
+            assert_eq!(fs::read(home.path().join(NAME)).unwrap(), bytes);
+        }
+        fs::write(home.path().join(NAME), vec![0; 10_000]).unwrap();
+        assert_eq!(medium.gone(NAME), Some("empty"));
+    }
 }

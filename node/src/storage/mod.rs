@@ -5,6 +5,8 @@ pub mod bond;
 pub mod consensus;
 mod damage;
 pub mod disk;
+#[cfg(test)]
+pub(crate) mod faulty;
 pub mod log;
 pub mod medium;
 pub mod node;

@@ -1,7 +1,7 @@
 //! `node.redb`: what the session node owns — sessions, history, the operation journal, late results and inputs — and
 //! what a device must know of its mesh when it starts: its copy of the roster, its last start, other devices.
 //!
-//! One table of rows under composite keys, one writer thread (failure rule F24). Changes are data ([`Change`]), so a
+//! One table of rows under composite keys, one writer: a thread (failure rule F24), in a simulation a task. Changes are data ([`Change`]), so a
 //! commit can be repeated after the database was reopened. A durable write returns after fsync; several that wait
 //! together share one (group commit). A lazy write rides on the next durable one, or is committed within
 //! [`LAZY_MAX`]; it is for what may be lost with the machine: reading tools' entries and acknowledgements.
@@ -10,24 +10,23 @@ mod key;
 mod writer;
 
 use std::{
-    fs::OpenOptions,
-    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     pin::Pin,
     sync::{
         Arc, RwLock,
-        mpsc::{SyncSender, TrySendError, sync_channel},
+        mpsc::{SyncSender, sync_channel},
     },
     task::{Context, Poll},
     time::Duration,
 };
 
-use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata as _, TableDefinition};
-use tokio::sync::oneshot;
+use chappie_mesh::runtime;
+use redb::{Builder, Database, ReadableDatabase, ReadableTable, ReadableTableMetadata as _, TableDefinition};
+use tokio::sync::{mpsc, oneshot};
 
 pub use key::Key;
 
-use super::damage;
+use super::{damage, medium::Medium};
 
 /// The store's name in the home folder.
 pub(super) const FILE: &str = "node.redb";
@@ -112,7 +111,8 @@ pub enum StoreError {
         /// `: PATH` when a backup stands beside the file.
         backup: String,
     },
-    /// The disk refused; nothing of this write was kept.
+    /// The disk refused, twice. The write does not count; as with every failed commit (F12), it may stand after a restart
+    /// all the same.
     #[error("the node's store could not be written ({0}); free some space or mend the disk, then try again")]
     Write(String),
     /// A read failed.
@@ -143,7 +143,7 @@ impl Future for Written {
     }
 }
 
-/// Work for the writer thread.
+/// Work for the writer.
 enum Job {
     /// Commit now, then answer.
     Durable(Vec<Change>, Done),
@@ -151,16 +151,38 @@ enum Job {
     Lazy(Vec<Change>),
     /// Commit everything lazy, then answer.
     Flush(Done),
-    /// Commit everything, then end the thread.
+    /// Commit everything, then end the writer.
     Stop(Done),
 }
 
 type Shared = Arc<RwLock<Option<Arc<Database>>>>;
 
+/// The way to the writer.
+#[derive(Clone)]
+enum Jobs {
+    Thread(SyncSender<Job>),
+    Task(mpsc::Sender<Job>),
+}
+
+impl Jobs {
+    fn send(&self, job: Job) -> Result<(), StoreError> {
+        match self {
+            Self::Thread(jobs) => jobs.try_send(job).map_err(|error| match error {
+                std::sync::mpsc::TrySendError::Full(_) => StoreError::Busy,
+                std::sync::mpsc::TrySendError::Disconnected(_) => StoreError::Stopped,
+            }),
+            Self::Task(jobs) => jobs.try_send(job).map_err(|error| match error {
+                mpsc::error::TrySendError::Full(_) => StoreError::Busy,
+                mpsc::error::TrySendError::Closed(_) => StoreError::Stopped,
+            }),
+        }
+    }
+}
+
 /// Handle to the store; cheap to clone.
 #[derive(Clone)]
 pub struct NodeStore {
-    jobs: SyncSender<Job>,
+    jobs: Jobs,
     database: Shared,
 }
 
@@ -170,16 +192,33 @@ impl NodeStore {
     /// # Errors
     /// [`StoreError::Open`], [`StoreError::InUse`], [`StoreError::Damaged`] or [`StoreError::Newer`].
     pub fn open(home: &Path) -> Result<Self, StoreError> {
-        let path = home.join(FILE);
-        let database = open_database(&path)?;
+        Self::open_on(&Medium::Folder(home.to_owned()))
+    }
+
+    /// Opens `node.redb` and starts its writer: on simulated disks, and in a simulation, as a task of this runtime, which
+    /// commits what was asked for since its last turn in one transaction, as the thread does.
+    ///
+    /// # Errors
+    /// As [`NodeStore::open`].
+    ///
+    /// # Panics
+    /// On simulated disks outside a runtime.
+    pub fn open_on(medium: &Medium) -> Result<Self, StoreError> {
+        let database = open_database(medium)?;
         let shared: Shared = Arc::new(RwLock::new(Some(Arc::new(database))));
+        let simulated = matches!(medium, Medium::Simulated(_)) || runtime::is_simulated();
+        let writer = writer::Writer::new(medium.clone(), Arc::clone(&shared), simulated);
+        if simulated {
+            let (jobs, queue) = mpsc::channel(QUEUE_MAX);
+            runtime::spawn(writer.serve(queue));
+            return Ok(Self { jobs: Jobs::Task(jobs), database: shared });
+        }
         let (jobs, queue) = sync_channel(QUEUE_MAX);
-        let writer = writer::Writer::new(path.clone(), Arc::clone(&shared), home);
         std::thread::Builder::new()
             .name("node-store".into())
             .spawn(move || writer.run(&queue))
-            .map_err(|error| StoreError::Open { path, cause: error.to_string() })?;
-        Ok(Self { jobs, database: shared })
+            .map_err(|error| StoreError::Open { path: medium.path(FILE), cause: error.to_string() })?;
+        Ok(Self { jobs: Jobs::Thread(jobs), database: shared })
     }
 
     /// Writes `changes` and resolves once they are on disk. They take their place in the order of writes now, not when
@@ -194,7 +233,7 @@ impl NodeStore {
     /// Writes `changes` soon. What is lost when the machine or the process dies within [`LAZY_MAX`] must be something
     /// that may be lost.
     pub fn lazy(&self, changes: Vec<Change>) {
-        if let Err(error) = self.jobs.try_send(Job::Lazy(changes)) {
+        if let Err(error) = self.jobs.send(Job::Lazy(changes)) {
             tracing::warn!(%error, "a lazy write was dropped: the store is behind or stopping");
         }
     }
@@ -217,11 +256,7 @@ impl NodeStore {
 
     fn ask(&self, job: impl FnOnce(Done) -> Job) -> Written {
         let (done, answer) = oneshot::channel();
-        Written(match self.jobs.try_send(job(done)) {
-            Ok(()) => Ok(answer),
-            Err(TrySendError::Full(_)) => Err(StoreError::Busy),
-            Err(TrySendError::Disconnected(_)) => Err(StoreError::Stopped),
-        })
+        Written(self.jobs.send(job(done)).map(|()| answer))
     }
 
     /// The committed value of `key`.
@@ -280,18 +315,22 @@ fn read_error(error: impl std::fmt::Display) -> StoreError {
     StoreError::Read(error.to_string())
 }
 
+fn builder() -> Builder {
+    let mut builder = Builder::new();
+    builder.set_cache_size(CACHE_BYTES);
+    builder
+}
+
 /// Opens or makes the database and checks its format.
-fn open_database(path: &Path) -> Result<Database, StoreError> {
-    let fail = |error| open_error(path, &error);
-    // Made by us, so that nobody else can read it even if the home folder is opened to others later.
-    let made = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path);
-    made.map_err(|error| fail(redb::Error::Io(error)))?;
-    let database = Database::builder().set_cache_size(CACHE_BYTES).create(path).map_err(|error| fail(error.into()))?;
+fn open_database(medium: &Medium) -> Result<Database, StoreError> {
+    let path = medium.path(FILE);
+    let fail = |error| open_error(&path, &error);
+    let database = medium.open(FILE, &builder()).map_err(|error| fail(error.into()))?;
     let found = settle_format(&database).map_err(fail)?;
     if found > FORMAT {
         let backup = path.with_extension(format!("redb.format-{FORMAT}.bak"));
         let backup = if backup.exists() { format!(": {}", backup.display()) } else { String::new() };
-        return Err(StoreError::Newer { path: path.to_owned(), found, known: FORMAT, backup });
+        return Err(StoreError::Newer { path, found, known: FORMAT, backup });
     }
     Ok(database)
 }
@@ -314,20 +353,35 @@ fn settle_format(database: &Database) -> Result<u64, redb::Error> {
     Ok(found)
 }
 
-/// Whether the store at `path`, which is there, holds any row.
+/// What a store shows of its use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Use {
+    /// It holds no row.
+    None,
+    /// It holds rows.
+    Alone,
+    /// It holds rows, and among them that this device has others in its mesh ([`Key::membership`]).
+    Member,
+}
+
+/// What the store, which is there, shows of its use.
 ///
 /// # Errors
 /// As [`NodeStore::open`], but for the format, which is not looked at.
-pub(super) fn holds_rows(path: &Path) -> Result<bool, StoreError> {
-    let look = || -> Result<bool, redb::Error> {
-        let database = Database::builder().set_cache_size(CACHE_BYTES).open(path)?;
-        match database.begin_read()?.open_table(ROWS) {
-            Ok(rows) => Ok(!rows.is_empty()?),
-            Err(redb::TableError::TableDoesNotExist(_)) => Ok(false),
-            Err(error) => Err(error.into()),
-        }
+pub(super) fn usage(medium: &Medium) -> Result<Use, StoreError> {
+    let look = || -> Result<Use, redb::Error> {
+        let database = medium.open(FILE, &builder())?;
+        let rows = match database.begin_read()?.open_table(ROWS) {
+            Err(redb::TableError::TableDoesNotExist(_)) => return Ok(Use::None),
+            rows => rows?,
+        };
+        Ok(match (rows.is_empty()?, rows.get(Key::membership().as_bytes())?) {
+            (true, _) => Use::None,
+            (false, None) => Use::Alone,
+            (false, Some(_)) => Use::Member,
+        })
     };
-    look().map_err(|error| open_error(path, &error))
+    look().map_err(|error| open_error(&medium.path(FILE), &error))
 }
 
 fn open_error(path: &Path, error: &redb::Error) -> StoreError {

@@ -1,5 +1,8 @@
 //! The two stores of a home belong together: with one of them lost, a node that makes it anew would run operations a
 //! second time. Looked at before either is opened; makes neither.
+//!
+//! The exception is the `consensus.redb` of a device with others in its mesh: what is in it the others have, and the device
+//! comes back as another member (failure rule F15).
 
 use std::{
     fs, io,
@@ -7,9 +10,10 @@ use std::{
 };
 
 use super::{
-    consensus,
     damage::{ACCEPT, LOST_CONSENSUS, LOST_NODE},
-    node,
+    log,
+    medium::Medium,
+    node::{self, Use},
 };
 
 /// Why the stores are not opened.
@@ -38,7 +42,7 @@ pub enum PairError {
     Node(#[from] node::StoreError),
     /// One is gone, and `consensus.redb` cannot be opened to see whether it was in use.
     #[error(transparent)]
-    Consensus(#[from] consensus::OpenError),
+    Consensus(#[from] log::OpenError),
     /// The file that accepts a loss cannot be removed; it would accept a later loss too.
     #[error("cannot remove {}: {cause}; remove it by hand and start again", path.display())]
     Accept {
@@ -57,19 +61,33 @@ pub enum PairError {
 /// # Errors
 /// [`PairError`]; no store was made then.
 pub fn check(home: &Path) -> Result<(), PairError> {
-    let (node, consensus) = (home.join(node::FILE), home.join(consensus::FILE));
-    let accepted = take_accept(home)?;
-    let lost = match (gone(&node), gone(&consensus)) {
-        (None, Some(state)) if node::holds_rows(&node)? => (consensus, state, node, LOST_CONSENSUS),
-        (Some(state), None) if consensus::holds_entries(&consensus)? => (node, state, consensus, LOST_NODE),
+    check_on(&Medium::Folder(home.to_owned()))
+}
+
+/// The same wherever the stores are. Simulated disks know no `accept-lost-store`.
+///
+/// # Errors
+/// As [`check`].
+pub fn check_on(medium: &Medium) -> Result<(), PairError> {
+    let accepted = medium.folder().map_or(Ok(false), take_accept)?;
+    let (lost, state, kept, what) = match (medium.gone(node::FILE), medium.gone(log::FILE)) {
+        (None, Some(state)) => match node::usage(medium)? {
+            Use::None => return Ok(()),
+            Use::Alone => (log::FILE, state, node::FILE, LOST_CONSENSUS),
+            Use::Member => {
+                tracing::warn!(state, "{} is lost; the other devices of the mesh have what was in it", log::FILE);
+                return Ok(());
+            }
+        },
+        (Some(state), None) if log::holds_entries(medium)? => (node::FILE, state, log::FILE, LOST_NODE),
         _ => return Ok(()),
     };
-    let (lost, state, kept, what) = lost;
     if accepted {
-        tracing::warn!(lost = %lost.display(), "a lost store is made anew, as accepted: {what}");
+        tracing::warn!(lost, "a lost store is made anew, as accepted: {what}");
         return Ok(());
     }
-    Err(PairError::Lost { lost, state, kept, what, accept: home.join(ACCEPT) })
+    let (lost, kept, accept) = (medium.path(lost), medium.path(kept), medium.path(ACCEPT));
+    Err(PairError::Lost { lost, state, kept, what, accept })
 }
 
 fn take_accept(home: &Path) -> Result<bool, PairError> {
@@ -81,46 +99,51 @@ fn take_accept(home: &Path) -> Result<bool, PairError> {
     }
 }
 
-/// How the store at `path` is gone; `None` when something is there, also when it cannot be looked at: opening tells.
-fn gone(path: &Path) -> Option<&'static str> {
-    match fs::metadata(path) {
-        Ok(facts) if facts.len() == 0 => Some("empty"),
-        Err(cause) if cause.kind() == io::ErrorKind::NotFound => Some("missing"),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use chappie_mesh::{
+        Incarnation, NodeId,
+        consensus::{Group, Write},
+    };
+
     use super::*;
     use crate::{
         ids::SessionId,
         storage::{
-            consensus::ConsensusStore,
+            log::{ConsensusStore, Head},
             node::{Change, Key, NodeStore},
         },
     };
 
-    async fn fill_node(home: &Path, rows: u64) {
+    fn folder(home: &Path) -> Medium {
+        Medium::Folder(home.to_owned())
+    }
+
+    async fn write(home: &Path, changes: Vec<Change>) {
         let store = NodeStore::open(home).unwrap();
-        let session = SessionId("s1".into());
-        let changes = (0..rows).map(|n| Change::set(Key::history(&session, n), &n)).collect();
         store.durable(changes).await.unwrap();
         store.stop().await.unwrap();
         drop(store);
         // The writer thread lets go of the file just after it answered the stop.
         let started = std::time::Instant::now();
-        while node::holds_rows(&home.join(node::FILE)).is_err() {
+        while node::usage(&folder(home)).is_err() {
             assert!(started.elapsed().as_secs() < 20, "the writer never let go");
             std::thread::yield_now();
         }
     }
 
+    async fn fill_node(home: &Path, rows: u64) {
+        let session = SessionId("s1".into());
+        write(home, (0..rows).map(|n| Change::set(Key::history(&session, n), &n)).collect()).await;
+    }
+
     fn fill_consensus(home: &Path, entries: u64) {
-        let open = ConsensusStore::open(&home.join(consensus::FILE), |_| Vec::new());
-        let (mut store, _) = open.unwrap();
-        let rows: Vec<_> = (1..=entries).map(|n| (n, b"entry".to_vec())).collect();
-        store.append(&rows).unwrap();
+        let (mut store, opened) = ConsensusStore::open(folder(home), NodeId::from([1; 32])).unwrap();
+        assert_eq!(opened.persisted.log, []);
+        let rows = (1..=entries).map(|n| (n, b"entry".to_vec())).collect();
+        let group = Group { mesh: [1; 16].into(), epoch: Default::default() };
+        let head = Head { group, store: [2; 16], run: Incarnation::first([3; 16]) };
+        store.reset(head, vec![Write::Append(rows)]).unwrap();
     }
 
     fn refusal(home: &Path) -> String {
@@ -136,16 +159,29 @@ mod tests {
         fill_node(home, 1).await;
         let told = refusal(home);
         assert!(told.contains("consensus.redb is missing") && told.contains("receipts are lost"), "{told}");
-        fs::write(home.join(consensus::FILE), "").unwrap();
+        fs::write(home.join(log::FILE), "").unwrap();
         let told = refusal(home);
         assert!(told.contains("consensus.redb is empty") && told.contains(ACCEPT), "{told}");
-        assert_eq!(fs::metadata(home.join(consensus::FILE)).unwrap().len(), 0, "looking makes nothing");
+        assert_eq!(fs::metadata(home.join(log::FILE)).unwrap().len(), 0, "looking makes nothing");
         fs::write(home.join(ACCEPT), "").unwrap();
         check(home).unwrap();
         assert!(!home.join(ACCEPT).exists(), "it speaks for one start");
         refusal(home);
         fill_consensus(home, 0);
         check(home).unwrap();
+    }
+
+    #[tokio::test]
+    async fn f15_a_device_with_others_in_its_mesh_starts_without_its_consensus_store() {
+        let folder = tempfile::tempdir().unwrap();
+        let home = folder.path();
+        fill_node(home, 1).await;
+        write(home, vec![Change::set(Key::membership(), &"others")]).await;
+        check(home).unwrap();
+        fs::write(home.join(log::FILE), "").unwrap();
+        check(home).unwrap();
+        write(home, vec![Change::remove(Key::membership())]).await;
+        refusal(home);
     }
 
     #[tokio::test]
@@ -157,7 +193,7 @@ mod tests {
         assert!(told.contains("node.redb is missing") && told.contains("sessions"), "{told}");
         fs::write(home.join(node::FILE), "").unwrap();
         refusal(home);
-        fs::rename(home.join(consensus::FILE), home.join("away")).unwrap();
+        fs::rename(home.join(log::FILE), home.join("away")).unwrap();
         check(home).unwrap();
     }
 
@@ -170,7 +206,7 @@ mod tests {
         check(home).unwrap();
         fill_node(home, 0).await;
         check(home).unwrap();
-        fs::write(home.join(consensus::FILE), "").unwrap();
+        fs::write(home.join(log::FILE), "").unwrap();
         check(home).unwrap();
         fill_consensus(home, 0);
         check(home).unwrap();
@@ -180,7 +216,7 @@ mod tests {
 
     #[test]
     fn a_damaged_store_says_what_to_do_and_keeps_the_other_from_being_made() {
-        for name in [node::FILE, consensus::FILE] {
+        for name in [node::FILE, log::FILE] {
             let folder = tempfile::tempdir().unwrap();
             let home = folder.path();
             fs::write(home.join(name), vec![b'x'; 20_000]).unwrap();
@@ -198,13 +234,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let home = folder.path();
         fill_consensus(home, 3);
-        let path = home.join(consensus::FILE);
+        let path = home.join(log::FILE);
         let bytes = fs::read(&path).unwrap();
-        for name in [node::FILE, consensus::FILE] {
+        for name in [node::FILE, log::FILE] {
             fs::write(home.join(name), &bytes[..bytes.len() / 3]).unwrap();
         }
         let node = NodeStore::open(home).map(|_| ()).unwrap_err().to_string();
-        let broker = ConsensusStore::open(&path, |_| Vec::new()).map(|_| ()).unwrap_err().to_string();
+        let broker = ConsensusStore::open(super::tests::folder(home), NodeId::from([1; 32]));
+        let broker = broker.map(|_| ()).unwrap_err().to_string();
         for told in [node, broker] {
             assert!(told.contains("is damaged") && !told.contains("another chappie"), "{told}");
         }

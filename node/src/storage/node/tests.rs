@@ -1,5 +1,7 @@
 //! The node's store over a real file: what is acknowledged is there after reopening.
 
+mod disks;
+
 use chappie_mesh::{Incarnation, NodeId, Roster};
 
 use super::*;

@@ -1,19 +1,21 @@
-//! The writer thread of `node.redb`: group commit, and recovery from a disk that refused (failure rule F25).
+//! The writer of `node.redb`: group commit, and recovery from a disk that refused (failure rule F25).
 
 use std::{
-    path::{Path, PathBuf},
     sync::{
         Arc,
         mpsc::{Receiver, RecvTimeoutError},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use redb::{Database, Durability};
-use tokio::sync::oneshot;
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::{Instant, timeout_at},
+};
 
-use super::{Change, Done, Job, LAZY_MAX, ROWS, Shared, StoreError, open_database};
-use crate::storage::disk::Reserve;
+use super::{Change, Done, FILE, Job, LAZY_MAX, ROWS, Shared, StoreError, open_database};
+use crate::storage::{disk::Reserve, medium::Medium};
 
 /// Jobs taken into one transaction. Under load the batch grows by itself while a commit runs; 256 keeps one commit
 /// within a few milliseconds.
@@ -23,31 +25,28 @@ const LAZY_KEPT_MAX: usize = 65_536;
 /// Kept for outcomes and cancels when the disk is full (F25): each of 256 sessions runs one operation at a time, and an outcome
 /// is at most 64 KiB (its text is held to the 24 KiB of an answer, pictures are files).
 const RESERVE_BYTES: u64 = 256 * (64 << 10);
-/// First and longest pause between attempts to reopen the database after an I/O error.
+/// First and longest pause between attempts to reopen the database after an I/O error. A task does not pause: it is driven by
+/// what it is asked for, and at most every [`LAZY_MAX`] by itself.
 const REOPEN_FIRST: Duration = Duration::from_millis(50);
 const REOPEN_LAST: Duration = Duration::from_secs(5);
 /// How long readers may hold the old database while it is being reopened.
 const READERS_MAX: Duration = Duration::from_secs(2);
 
 pub(super) struct Writer {
-    path: PathBuf,
+    medium: Medium,
     database: Shared,
-    reserve: Reserve,
+    /// Whether this is a task, which may not block.
+    task: bool,
+    reserve: Option<Reserve>,
     lazy: Vec<Change>,
     lazy_since: Option<Instant>,
     reopen_pause: Duration,
 }
 
 impl Writer {
-    pub(super) fn new(path: PathBuf, database: Shared, home: &Path) -> Self {
-        Self {
-            path,
-            database,
-            reserve: Reserve::hold(home, "reserve", RESERVE_BYTES),
-            lazy: Vec::new(),
-            lazy_since: None,
-            reopen_pause: REOPEN_FIRST,
-        }
+    pub(super) fn new(medium: Medium, database: Shared, task: bool) -> Self {
+        let reserve = medium.reserve("reserve", RESERVE_BYTES);
+        Self { medium, database, task, reserve, lazy: Vec::new(), lazy_since: None, reopen_pause: REOPEN_FIRST }
     }
 
     pub(super) fn run(mut self, queue: &Receiver<Job>) {
@@ -66,14 +65,37 @@ impl Writer {
                     }
                 },
             };
-            if self.turn(first, queue) {
+            if self.turn(first, || queue.try_recv().ok()) {
                 return;
             }
         }
     }
 
-    /// Handles one batch; `true` ends the thread.
-    fn turn(&mut self, first: Option<Job>, queue: &Receiver<Job>) -> bool {
+    /// The same as a task.
+    pub(super) async fn serve(mut self, mut queue: mpsc::Receiver<Job>) {
+        loop {
+            let first = match self.lazy_since {
+                None => match queue.recv().await {
+                    Some(job) => Some(job),
+                    None => return,
+                },
+                Some(since) => match timeout_at(since + LAZY_MAX, queue.recv()).await {
+                    Ok(Some(job)) => Some(job),
+                    Err(_) => None,
+                    Ok(None) => {
+                        self.commit(Vec::new());
+                        return;
+                    }
+                },
+            };
+            if self.turn(first, || queue.try_recv().ok()) {
+                return;
+            }
+        }
+    }
+
+    /// Handles one batch; `true` ends the writer.
+    fn turn(&mut self, first: Option<Job>, mut more: impl FnMut() -> Option<Job>) -> bool {
         let due = first.is_none();
         let mut durable: Vec<(Vec<Change>, Done)> = Vec::new();
         let mut stop = None;
@@ -89,7 +111,7 @@ impl Writer {
                 }
                 Job::Lazy(changes) => self.keep_lazy(changes),
             }
-            next = if stop.is_some() || durable.len() >= BATCH_MAX { None } else { queue.try_recv().ok() };
+            next = if stop.is_some() || durable.len() >= BATCH_MAX { None } else { more() };
         }
         if due || !durable.is_empty() {
             self.commit(durable);
@@ -97,7 +119,7 @@ impl Writer {
         let Some((done, mut outcome)) = stop else { return false };
         // Answered only when the file is closed: whoever waits may open it again at once.
         if let Some(database) = self.database.write().ok().and_then(|mut guard| guard.take()) {
-            wait_for_readers(database);
+            self.wait_for_readers(database);
         }
         let _ = done.send(outcome.try_recv().unwrap_or(Err(StoreError::Stopped)));
         true
@@ -125,16 +147,19 @@ impl Writer {
         }
         let result = self.attempt(&lazy, &durable).or_else(|error| {
             tracing::error!(%error, "the node's store refused a commit; reopening it");
-            // The one retry, with the reserve given up: outcomes must find room (F25).
-            let released = self.reserve.release();
+            // The one retry, with the reserve given up: outcomes must find room (F25). Changes set and remove rows, so that
+            // it does not matter whether the first attempt was kept.
+            let _ = self.reserve.as_ref().is_some_and(Reserve::release);
             self.reopen()?;
-            if released { self.attempt(&lazy, &durable) } else { Err(error) }
+            self.attempt(&lazy, &durable)
         });
         if result.is_err() {
             self.keep_lazy(lazy);
         } else {
             self.reopen_pause = REOPEN_FIRST;
-            self.reserve.refill();
+            if let Some(reserve) = &self.reserve {
+                reserve.refill();
+            }
         }
         for (_, done) in durable {
             let _ = done.send(result.clone());
@@ -165,26 +190,30 @@ impl Writer {
     fn reopen(&mut self) -> Result<(), StoreError> {
         let old = self.database.write().ok().and_then(|mut guard| guard.take());
         if let Some(old) = old {
-            wait_for_readers(old);
+            self.wait_for_readers(old);
         }
-        std::thread::sleep(self.reopen_pause);
-        self.reopen_pause = (self.reopen_pause * 2).min(REOPEN_LAST);
-        let database = open_database(&self.path)?;
+        if !self.task {
+            std::thread::sleep(self.reopen_pause);
+            self.reopen_pause = (self.reopen_pause * 2).min(REOPEN_LAST);
+        }
+        self.medium.forget_cached(FILE);
+        let database = open_database(&self.medium)?;
         if let Ok(mut guard) = self.database.write() {
             *guard = Some(Arc::new(database));
         }
         Ok(())
     }
-}
 
-/// Readers hold a clone only for the length of one read; the file can be opened again once they let go.
-fn wait_for_readers(mut old: Arc<Database>) {
-    let started = Instant::now();
-    while let Err(shared) = Arc::try_unwrap(old) {
-        if started.elapsed() > READERS_MAX {
-            return;
+    /// Readers hold a clone only for the length of one read; the file can be opened again once they let go. Beside a task
+    /// nobody reads.
+    fn wait_for_readers(&self, mut old: Arc<Database>) {
+        let started = Instant::now();
+        while let Err(shared) = Arc::try_unwrap(old) {
+            if self.task || started.elapsed() > READERS_MAX {
+                return;
+            }
+            old = shared;
+            std::thread::yield_now();
         }
-        old = shared;
-        std::thread::yield_now();
     }
 }
