@@ -2,8 +2,27 @@
 //! F10 to F17). Knows commands as bytes; what they mean, where they are kept and how questions travel is told to it.
 
 mod api;
+mod clock;
+mod driver;
+mod log;
+mod machine;
+mod member;
+mod network;
+mod office;
+mod pace;
+mod policy;
+mod runtime;
+mod seed;
+mod serve;
+mod tend;
+mod types;
+mod wire;
+mod writer;
 
 pub use api::{
     Carrier, CommitError, Epoch, Follower, Group, LogStore, Machine, MemberId, Office, Pace, Persisted, Standing,
     StoreId, Unreached, Voting, Write,
 };
+pub use member::{Consensus, Settings, StartError};
+pub use seed::{contents, seed};
+pub use wire::{Question, other_group};
