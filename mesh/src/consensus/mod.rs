@@ -26,3 +26,8 @@ pub use api::{
 pub use member::{Consensus, Settings, StartError};
 pub use seed::{contents, seed};
 pub use wire::{Question, other_group};
+
+#[cfg(test)]
+mod fixture;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,233 @@
+//! One member alone, and a group of three, through what may happen to them.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::{
+    fixture::{Mesh, lab, node},
+    *,
+};
+
+const SOON: Duration = Duration::from_millis(50);
+
+#[test]
+fn a_single_voter_holds_the_office_at_once() {
+    lab(1, async {
+        let began = Instant::now();
+        let mut mesh = Mesh::new(1);
+        mesh.start(1).await;
+        let office = mesh.device(1).office().await;
+        assert_eq!(mesh.device(1).propose(office, "a").await, Ok(b"1".to_vec()));
+        assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+        let now = mesh.device(1).standing();
+        assert_eq!((now.leader, now.term), (Some(node(1)), office.term));
+        assert_eq!(mesh.device(1).on().assure().await, Ok(office));
+        mesh.stop().await;
+    });
+}
+
+/// With the writer's thread and the real clock.
+#[tokio::test]
+async fn a_single_voter_keeps_everything_over_a_restart() {
+    let mut mesh = Mesh::new(1);
+    for round in 1..=3_u64 {
+        mesh.start(1).await;
+        let office = mesh.device(1).office().await;
+        assert_eq!(office.term, round);
+        let commands: Vec<_> = (0..100_u32).map(|n| format!("{round}.{n}").into_bytes()).collect();
+        let replies = mesh.device(1).on().propose(office, commands).await;
+        let counts: Vec<_> = (0..100).map(|n| Ok(((round - 1) * 100 + n + 1).to_string().into_bytes())).collect();
+        assert_eq!(replies, counts);
+        mesh.kill(1).await;
+        assert!(!mesh.device(1).disk.is_open());
+    }
+    mesh.start(1).await;
+    mesh.device(1).office().await;
+    let told = mesh.device(1).told();
+    assert_eq!(told.len(), 300);
+    assert_eq!((told[0].as_str(), told[299].as_str()), ("1.0", "3.99"));
+    mesh.stop().await;
+}
+
+#[test]
+fn f10_the_office_of_another_term_is_refused_and_nothing_is_written() {
+    lab(2, async {
+        let mut mesh = Mesh::new(1);
+        mesh.start(1).await;
+        let office = mesh.device(1).office().await;
+        for term in [0, office.term - 1, office.term + 1] {
+            assert_eq!(mesh.device(1).propose(Office { term }, "a").await, Err(CommitError::NotActing));
+        }
+        assert_eq!(mesh.device(1).told(), [""; 0]);
+        mesh.stop().await;
+    });
+}
+
+#[test]
+fn three_members_elect_another_when_the_leader_is_gone_and_lose_nothing() {
+    for seed in 0..8 {
+        lab(seed, async {
+            let mut mesh = Mesh::settled(3).await;
+            let office = mesh.device(1).office().await;
+            for n in 0..20 {
+                mesh.device(1).propose(office, &n.to_string()).await.unwrap();
+            }
+            let began = Instant::now();
+            mesh.kill(1).await;
+            let next = mesh.elected(1).await;
+            let took = began.elapsed();
+            assert!(took <= Duration::from_millis(1500), "{took:?}");
+            let acting = mesh.device(next);
+            assert_eq!(acting.told().len(), 20);
+            let office = acting.office().await;
+            assert_eq!(acting.propose(office, "more").await, Ok(b"21".to_vec()));
+            mesh.start(1).await;
+            mesh.device(1).until_told(21).await;
+            assert_eq!(mesh.acting(), Some(next));
+            mesh.stop().await;
+        });
+    }
+}
+
+#[test]
+fn f11_the_lease_lapses_before_another_is_elected() {
+    for seed in 0..8 {
+        lab(seed, async {
+            let mesh = Mesh::settled(3).await;
+            let office = mesh.device(1).office().await;
+            let began = Instant::now();
+            mesh.net.isolate(1);
+            mesh.device(1).until("lapses", |now| now.office.is_none()).await;
+            let lapsed = began.elapsed();
+            assert!(lapsed <= Duration::from_millis(Pace::LAN.patience_min_ms), "{lapsed:?}");
+            // It asserts all the time that not two of them hold it.
+            let next = mesh.elected(1).await;
+            assert!(began.elapsed() > lapsed);
+            assert!(mesh.device(1).on().assure().await.is_err());
+            // What it is told now is not carried out: it knows better, or says that it does not know.
+            let refused = mesh.device(1).propose(office, "late").await;
+            assert!(matches!(refused, Err(CommitError::NotActing | CommitError::Unknown(_))), "{refused:?}");
+            mesh.device(next).until("leads", |now| now.leader == Some(node(next))).await;
+            mesh.net.heal();
+            let follows = move |now: &Standing| now.leader == Some(node(next)) && now.office.is_none();
+            mesh.device(1).until("follows", follows).await;
+            assert_eq!(mesh.device(1).propose(office, "later").await, Err(CommitError::NotActing));
+            mesh.stop().await;
+        });
+    }
+}
+
+#[test]
+fn f12_what_was_written_and_not_confirmed_is_unknown() {
+    lab(3, async {
+        let mesh = Mesh::settled(3).await;
+        let office = mesh.device(1).office().await;
+        mesh.net.isolate(1);
+        // The lease is still fresh: it is written here, and nobody confirms it.
+        let unknown = mesh.device(1).propose(office, "lost").await;
+        assert!(matches!(unknown, Err(CommitError::Unknown(_))), "{unknown:?}");
+        let next = mesh.elected(1).await;
+        let office = mesh.device(next).office().await;
+        mesh.device(next).propose(office, "kept").await.unwrap();
+        mesh.net.heal();
+        mesh.device(1).until_told(1).await;
+        assert_eq!(mesh.device(1).told(), ["kept"]);
+        mesh.stop().await;
+    });
+}
+
+#[test]
+fn f12_without_a_quorum_nothing_hangs() {
+    lab(4, async {
+        let mut mesh = Mesh::settled(3).await;
+        let office = mesh.device(1).office().await;
+        mesh.kill(2).await;
+        mesh.kill(3).await;
+        let began = Instant::now();
+        let answer = mesh.device(1).propose(office, "a").await;
+        assert!(matches!(answer, Err(CommitError::NotActing | CommitError::Unknown(_))), "{answer:?}");
+        assert!(mesh.device(1).on().assure().await.is_err());
+        assert!(!mesh.device(1).on().hand_over(None).await);
+        assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
+        let now = mesh.device(1).until("lapses", |now| now.office.is_none()).await;
+        assert_eq!(now.voters.len(), 3);
+        // The office is back with the quorum.
+        mesh.start(2).await;
+        mesh.elected(0).await;
+        mesh.stop().await;
+    });
+}
+
+#[test]
+fn a_hand_over_takes_milliseconds() {
+    lab(5, async {
+        let mesh = Mesh::settled(3).await;
+        let office = mesh.device(1).office().await;
+        mesh.device(1).propose(office, "a").await.unwrap();
+        let began = Instant::now();
+        assert!(mesh.device(1).on().hand_over(Some(node(3))).await);
+        let office = mesh.device(3).office().await;
+        assert!(began.elapsed() < Duration::from_millis(60), "{:?}", began.elapsed());
+        assert_eq!(mesh.device(3).propose(office, "b").await, Ok(b"2".to_vec()));
+        assert!(mesh.device(3).on().hand_over(None).await);
+        assert_ne!(mesh.elected(3).await, 3);
+        mesh.stop().await;
+    });
+}
+
+#[test]
+fn a_hand_over_to_nobody_changes_nothing() {
+    lab(6, async {
+        let mesh = Mesh::settled(2).await;
+        let office = mesh.device(1).office().await;
+        assert!(!mesh.device(1).on().hand_over(None).await, "a learner cannot lead");
+        assert!(!mesh.device(1).on().hand_over(Some(node(9))).await, "nobody is there");
+        assert!(!mesh.device(2).on().hand_over(None).await, "who does not lead hands nothing over");
+        assert_eq!(mesh.device(1).standing().office, Some(office));
+        mesh.stop().await;
+    });
+}
+
+#[test]
+fn a_member_that_was_away_does_not_disturb() {
+    lab(7, async {
+        let mesh = Mesh::settled(3).await;
+        let office = mesh.device(1).office().await;
+        mesh.net.isolate(3);
+        let alone = |now: &Standing| now.leader.is_none();
+        mesh.device(3).until("hears nobody", alone).await;
+        sleep(Duration::from_secs(20)).await;
+        mesh.net.heal();
+        mesh.device(3).until("follows", |now| now.leader == Some(node(1))).await;
+        sleep(Duration::from_secs(5)).await;
+        assert_eq!(mesh.device(1).standing().office, Some(office));
+        mesh.stop().await;
+    });
+}
+
+#[test]
+fn f25_a_store_that_fails_ends_the_member_and_the_others_go_on() {
+    lab(8, async {
+        let mut mesh = Mesh::settled(3).await;
+        let office = mesh.device(1).office().await;
+        mesh.device(1).disk.fail();
+        let answer = mesh.device(1).propose(office, "a").await;
+        assert!(matches!(answer, Err(CommitError::Stopped(_) | CommitError::Unknown(_))), "{answer:?}");
+        let now = mesh.device(1).until("says so", |now| now.trouble.is_some()).await;
+        assert_eq!((now.trouble.as_deref(), now.office, now.leader), (Some("the disk is full"), None, None));
+        let answer = mesh.device(1).propose(office, "b").await;
+        assert_eq!(answer, Err(CommitError::Stopped("the disk is full".into())));
+        assert!(mesh.device(1).on().assure().await.is_err());
+        let next = mesh.elected(1).await;
+        let office = mesh.device(next).office().await;
+        mesh.device(next).propose(office, "c").await.unwrap();
+        mesh.kill(1).await;
+        assert!(!mesh.device(1).disk.is_open());
+        mesh.device(1).disk.mend();
+        mesh.start(1).await;
+        mesh.device(1).until("follows", |now| now.leader == Some(node(next))).await;
+        mesh.device(1).until_told(1).await;
+        mesh.stop().await;
+    });
+}
