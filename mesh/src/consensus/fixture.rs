@@ -321,13 +321,28 @@ impl Mesh {
             3 | 4 => 3,
             _ => 5,
         };
-        for device in &mesh.devices {
-            let all = usize::from(count);
-            device
-                .until("settles", |now| now.voters.len() == voters && now.voters.len() + now.learners.len() == all)
-                .await;
-        }
+        mesh.settles(voters, usize::from(count) - voters).await;
         mesh
+    }
+
+    /// Waits until so many vote and so many follow, and everybody that is on knows it for good.
+    pub(super) async fn settles(&self, voters: usize, learners: usize) {
+        let until = Instant::now() + Duration::from_secs(60);
+        let settled = |device: &Device| {
+            let metrics = device.on().shared.metrics();
+            let now = device.standing();
+            let done = metrics.membership_config == metrics.committed_membership_config
+                && metrics.membership_config.get_joint_config().len() == 1;
+            done && (now.voters.len(), now.learners.len()) == (voters, learners)
+        };
+        while !self.devices.iter().filter(|device| device.consensus.is_some()).all(settled) {
+            assert!(Instant::now() < until, "{voters} and {learners} are not reached: {:?}", self.standings());
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    fn standings(&self) -> Vec<Arc<Standing>> {
+        self.devices.iter().filter(|device| device.consensus.is_some()).map(Device::standing).collect()
     }
 
     pub(super) fn device(&self, n: u8) -> &Device {
@@ -359,7 +374,7 @@ impl Mesh {
             if let Some(n) = self.acting().filter(|n| *n != but) {
                 return n;
             }
-            assert!(Instant::now() < until, "nobody is elected");
+            assert!(Instant::now() < until, "nobody is elected: {:?}", self.standings());
             sleep(Duration::from_millis(5)).await;
         }
     }

@@ -84,7 +84,7 @@ pub enum StartError {
 /// A member of a group. Clones are the same member. It runs until [`Consensus::stop`].
 #[derive(Clone)]
 pub struct Consensus {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     line: Line,
     desk: Arc<Desk>,
     tasks: Arc<Mutex<Vec<JoinHandle<()>>>>,
