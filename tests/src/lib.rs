@@ -10,6 +10,8 @@
 pub mod answer;
 pub mod chatgpt;
 pub mod client;
+pub mod disk;
+pub mod election;
 pub mod files;
 pub mod ledger;
 pub mod mesh;

@@ -29,6 +29,7 @@ impl Lan {
         switch.ip("link set bridge up");
         switch.sh("nft 'add table bridge faults; \
              add chain bridge faults loss { type filter hook forward priority 0; }; \
+             add chain bridge faults mute { type filter hook forward priority 2; }; \
              add chain bridge faults multicast { type filter hook forward priority 1; }'");
         Self { switch, ports: AtomicU32::new(0) }
     }
@@ -103,6 +104,16 @@ impl Device {
     /// Puts the cable back.
     pub fn plug(&self) {
         self.switch.ip(&format!("link set {} up", self.port));
+    }
+
+    /// Lets it hear and not be heard: what it sends ends at the switch.
+    pub fn mute(&self) {
+        self.switch.sh(&format!("nft 'add rule bridge faults mute iifname {} drop'", self.port));
+    }
+
+    /// Ends all [`Self::mute`]s of the switch.
+    pub fn unmute(&self) {
+        self.switch.sh("nft flush chain bridge faults mute");
     }
 
     /// Takes all its addresses away (`ip addr flush`) and gives it these.
