@@ -77,7 +77,8 @@ pub(super) async fn node(
     let connected = watch::Sender::default();
     let fleet = Fleet::new(Arc::clone(&roll), local.clone(), line.clone(), seat.clone(), connected.subscribe());
     let (budget, cooldown) = (config.call_budget, config.cooldown);
-    let toolbox = Arc::new(Toolbox::new(broker.clone(), fleet.clone(), membership.tenure(), budget, cooldown));
+    let office = Arc::new(seat.clone());
+    let toolbox = Arc::new(Toolbox::new(broker.clone(), fleet.clone(), office, budget, cooldown));
     let forwarding =
         Forwarding::new(seat.clone(), toolbox.clone(), Arc::clone(&fleet), broker.clone(), line.clone(), budget);
     let doors = Doors::new(toolbox, Arc::clone(&fleet), broker.clone(), seat.clone(), line.clone());

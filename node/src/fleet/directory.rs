@@ -154,6 +154,21 @@ impl Fleet {
         }
     }
 
+    /// The way to other devices.
+    #[must_use]
+    pub const fn line(&self) -> &Line {
+        &self.line
+    }
+
+    /// Whether so many voters are away that there can be no broker, as far as this device can tell.
+    #[must_use]
+    pub fn lacks_quorum(&self) -> bool {
+        self.seat.standing().is_some_and(|standing| {
+            let missing = quorum::missing(&standing, &self.roll.own, &self.connected.borrow());
+            (standing.voters.len() - missing.len()) * 2 <= standing.voters.len()
+        })
+    }
+
     /// Why there is no broker to ask, and what to do.
     #[must_use]
     pub fn no_broker(&self) -> String {

@@ -11,13 +11,16 @@ use std::{
 use chappie_mesh::{NodeId, Roster, Stream, StreamError, StreamKind, runtime::Spawner};
 use tokio::{
     sync::watch,
-    time::{Instant, timeout_at},
+    time::{Instant, sleep, timeout_at},
 };
 use tokio_util::sync::CancellationToken;
 
-use super::protocol::{
-    ANSWER_MAX,
-    ask::{Ask, Reply},
+use super::{
+    protocol::{
+        ANSWER_MAX,
+        ask::{Ask, Reply},
+    },
+    seat::{Holder, Seat},
 };
 use crate::host::BoxFuture;
 
@@ -125,17 +128,74 @@ impl Line {
     /// Asks `node` again and again in the background, until an answer comes, the device is no member any more, or ten
     /// minutes are over. `what` names it in the log. Does not block.
     pub fn insist(&self, node: NodeId, ask: Ask, what: &'static str) {
+        let line = self.clone();
+        self.in_the_background(what, async move { line.repeat(node, &ask, what).await });
+    }
+
+    /// The same to whoever has the broker's seat, wherever it moves meanwhile. `here` hears it for this device's own
+    /// broker, and says whether it was heard.
+    pub fn insist_on_seat<F, H>(&self, seat: Seat, here: H, ask: Ask, what: &'static str)
+    where
+        F: Future<Output = bool> + Send + 'static,
+        H: Fn() -> F + Send + Sync + 'static,
+    {
+        let line = self.clone();
+        self.in_the_background(what, async move { line.repeat_to_seat(seat, here, &ask, what).await });
+    }
+
+    fn in_the_background(&self, what: &'static str, repeating: impl Future<Output = bool> + Send + 'static) {
         if self.insisting.fetch_add(1, Ordering::Relaxed) >= INSISTING_MAX {
             self.insisting.fetch_sub(1, Ordering::Relaxed);
-            tracing::warn!(device = self.label(&node), what, "given up: {INSISTING_MAX} words wait already");
+            tracing::warn!(what, "given up: {INSISTING_MAX} words wait already");
             return;
         }
         let line = self.clone();
         self.runtime.spawn(async move {
-            let stopping = line.stopping.clone();
-            stopping.run_until_cancelled(line.repeat(node, &ask, what)).await;
+            line.stopping.run_until_cancelled(repeating).await;
             line.insisting.fetch_sub(1, Ordering::Relaxed);
         });
+    }
+
+    /// Resolves true once `ask` was answered by whoever has the seat; see [`Self::insist_on_seat`].
+    async fn repeat_to_seat<F: Future<Output = bool>>(
+        &self,
+        mut seat: Seat,
+        here: impl Fn() -> F,
+        ask: &Ask,
+        what: &str,
+    ) -> bool {
+        let until = Instant::now() + INSIST_MAX;
+        let [first, longest] = PAUSES;
+        let mut pause = first;
+        while Instant::now() < until {
+            let holder = seat.holder();
+            let asking = async {
+                match holder {
+                    Holder::Here => here().await,
+                    Holder::There(node) => match self.ask(node, ask, ASK_WAIT).await {
+                        // It is not the broker, not yet or not any more.
+                        Ok(Reply::Refused(_) | Reply::Failed(_)) | Err(_) => false,
+                        Ok(_) => true,
+                    },
+                    Holder::Nobody => false,
+                }
+            };
+            let said = tokio::select! {
+                biased;
+                said = asking => said,
+                () = seat.left(holder) => false,
+            };
+            if said {
+                return true;
+            }
+            tokio::select! {
+                biased;
+                () = seat.left(holder) => pause = first,
+                () = sleep(pause) => pause = (pause * 2).min(longest),
+            }
+        }
+        tracing::warn!(what, "given up: no broker could be told");
+        false
     }
 
     /// Resolves true once `ask` was answered; see [`Self::insist`].
@@ -156,7 +216,7 @@ impl Line {
                 tracing::warn!(what, cause, "given up: the device could not be told");
                 return false;
             }
-            tokio::time::sleep(pause).await;
+            sleep(pause).await;
             pause = (pause * 2).min(longest);
         }
     }

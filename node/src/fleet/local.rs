@@ -109,7 +109,7 @@ impl LocalNode {
     fn take(&self, dispatch: Dispatch) -> Way {
         let Dispatch { session, operation, wait, tenure, .. } = dispatch;
         if let Err(fenced) = self.sessions.obey(tenure) {
-            return Way::Never(fenced.to_string());
+            return Way::Fenced(fenced.to_string());
         }
         match self.operations().recall(&operation.call_id) {
             Ok(Held::Run(handle)) => return Way::Handle(handle),

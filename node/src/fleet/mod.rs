@@ -102,6 +102,9 @@ pub enum Ran {
     Finished(Parcel),
     /// It did not run and never will under this identity; nothing was changed.
     NeverRan(String),
+    /// The office in which it was ordered is over, or this device has not heard of it: it was not looked at, and whoever is
+    /// the broker now may order it (failure rule F11).
+    Fenced(String),
     /// The same host request came before; this is how far that one is. Nothing was run.
     Duplicate {
         /// The operation that runs or ran.

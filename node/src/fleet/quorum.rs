@@ -37,24 +37,26 @@ pub fn nobody(standing: &Standing, own: &NodeId, roster: &Roster, connected: &BT
     if all - away >= quorum {
         return format!("the devices are agreeing on a new broker just now; try again in a moment{}", others(&names));
     }
-    let devices = if all == 1 { "the broker's device" } else { "the devices that elect one" };
-    let word = format!(
-        "there is no broker: {} of {devices} can be reached and {quorum} must be. Missing: {names}. Start `chappie up` \
-         there, or bring them back to the network",
-        share(all - away, all)
-    );
+    let word = if all == 1 {
+        format!(
+            "the broker's device {names} cannot be reached, and no other device may stand in for it. Missing: {names}. Start \
+             `chappie up` there, or bring it back to the network"
+        )
+    } else {
+        format!(
+            "there is no broker: {} of {all} devices that elect one can be reached, and {quorum} must be. Missing: {names}. \
+             Start `chappie up` there, or bring them back to the network",
+            if away == all { "none".to_owned() } else { (all - away).to_string() }
+        )
+    };
     if away * 2 > all {
         format!(
-            "{word}. When they are lost for good, run `chappie mesh recover` on a device that is left: never while they may \
-             still run somewhere"
+            "{word}. If that is lost for good, run `chappie mesh recover` on a device that is left: never while what \
+             is missing may still run somewhere"
         )
     } else {
         word
     }
-}
-
-fn share(there: usize, all: usize) -> String {
-    if there == 0 { format!("none of {all}") } else { format!("{there} of {all}") }
 }
 
 /// The voters that are away, when some are.

@@ -467,6 +467,10 @@ impl Doorway for NoDoors {
     fn ask(&self, _: NodeId, _: DoorAsk) -> BoxFuture<'static, Reply> {
         Box::pin(std::future::ready(Reply::Done))
     }
+
+    fn settle(&self, _: &CallId, _: bool) -> bool {
+        false
+    }
 }
 
 /// A device's own directory with one session at one node.

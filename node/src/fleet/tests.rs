@@ -261,7 +261,7 @@ async fn each_of_two_conversations_at_one_session_costs_one_stream_a_call() {
     let (empty, unused) = crate::sessions::testing::world().await;
     empty.sessions.end(&unused).await.unwrap();
     let [desk, laptop] = machines(["desk", "laptop"]);
-    let tenure = watch::channel(Tenure { epoch: 1, term: 1 }).1;
+    let tenure = Arc::new(Tenure { epoch: 1, term: 1 });
     let fleet = directory(&desk, local(&empty));
     let toolbox = Arc::new(Toolbox::new(desk.device.broker.clone(), fleet, tenure, PATIENCE, PATIENCE));
     desk.start(desk.device.incoming(local(&empty), Arc::new(NoDoors)), &[]).await;
@@ -299,7 +299,7 @@ async fn a_doors_call_goes_to_the_broker_and_on_to_the_session_of_a_third_device
     let (empty, unused) = crate::sessions::testing::world().await;
     empty.sessions.end(&unused).await.unwrap();
     let [desk, laptop, phone] = machines(["desk", "laptop", "phone"]);
-    let tenure = watch::channel(Tenure { epoch: 1, term: 1 }).1;
+    let tenure = Arc::new(Tenure { epoch: 1, term: 1 });
     let tools = |machine: &Machine| {
         let own: Arc<dyn Directory> = local(&empty);
         let fleet = directory(machine, own);

@@ -10,7 +10,7 @@ use super::{
     operate::{announce, take},
     riding::Riding,
     surface::{Annotations, Answer, Request, Ticket, ToolSpec},
-    toolbox::{Toolbox, describe, input_schema, spec as tool_spec},
+    toolbox::{Toolbox, describe, input_schema, not_selected, spec as tool_spec},
 };
 use crate::{
     broker::{Ask, Mode, Purpose},
@@ -35,8 +35,9 @@ pub(super) fn spec() -> ToolSpec {
 }
 
 pub(super) async fn run(toolbox: &Arc<Toolbox>, request: Request) -> Answer {
-    let Request { mut arguments, caller, cancelled, .. } = request;
-    let session = take(&mut arguments, "sessionId").map(SessionId);
+    let mut request = request;
+    let session = take(&mut request.arguments, "sessionId").map(SessionId);
+    let (caller, cancelled) = (&request.caller, &request.cancelled);
     let ask = Ask { conversation: caller.conversation.as_ref(), session, purpose: Purpose::Init };
     let selected = tokio::select! {
         biased;
@@ -45,7 +46,7 @@ pub(super) async fn run(toolbox: &Arc<Toolbox>, request: Request) -> Answer {
     };
     let selection = match selected {
         Ok(selection) => selection,
-        Err(error) => return refusal(error.to_string()),
+        Err(error) => return not_selected(&request, &error),
     };
     let inspected = match toolbox.directory.find(&selection.session) {
         None => Err(format!("session {} ended just now", selection.session)),
@@ -65,7 +66,7 @@ pub(super) async fn run(toolbox: &Arc<Toolbox>, request: Request) -> Answer {
             return refusal(format!("{error}; the default session is as it was"));
         }
     };
-    announce(toolbox, &caller, &selection, &placed);
+    announce(toolbox, caller, &selection, &placed);
     let mode = selection.mode.unwrap_or(Mode::Executor);
     let mut composer = Composer::new();
     let mut header = json!({
@@ -78,7 +79,7 @@ pub(super) async fn run(toolbox: &Arc<Toolbox>, request: Request) -> Answer {
     let ticket = match mode {
         Mode::Observer => Ticket::default(),
         Mode::Executor => {
-            let mut riding = Riding::new(toolbox, clock::call_id(), caller.conversation);
+            let mut riding = Riding::new(toolbox, clock::call_id(), caller.conversation.clone());
             riding.session(&mut composer, &placed.node, Some(&placed.info.id)).await;
             riding.others(&mut composer, Some(&placed.node)).await
         }

@@ -5,7 +5,6 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use super::{
     compose::{Composer, refusal},
@@ -13,7 +12,7 @@ use super::{
     replay,
     riding::{Riding, others},
     surface::{Answer, Assigned, Caller, Request, Ticket},
-    toolbox::Toolbox,
+    toolbox::{Toolbox, not_selected, not_taken},
 };
 use crate::{
     broker::{
@@ -89,7 +88,7 @@ pub(super) async fn operate(toolbox: &Arc<Toolbox>, request: Request, job: Job) 
     };
     let selection = match selected {
         Ok(selection) => selection,
-        Err(error) => return refusal(error.to_string()),
+        Err(error) => return not_selected(&request, &error),
     };
     let Some(placed) = toolbox.directory.find(&selection.session) else {
         return refusal(format!("session {} ended just now; nothing was done", selection.session));
@@ -107,7 +106,7 @@ pub(super) async fn operate(toolbox: &Arc<Toolbox>, request: Request, job: Job) 
         .as_deref()
         .filter(|_| job.operation_id.is_none())
         .and_then(|id| request_identity(caller.conversation.as_ref(), id, &signed));
-    let receipt = match reserve(toolbox, caller, &target, &job, signed).await {
+    let receipt = match reserve(toolbox, &request, &target, &job, signed).await {
         Ok(receipt) => receipt,
         Err(answer) => return answer,
     };
@@ -120,18 +119,19 @@ pub(super) async fn operate(toolbox: &Arc<Toolbox>, request: Request, job: Job) 
         work: job.work,
         budget: TextBudget::WHOLE,
     };
-    dispatch(toolbox, cancelled, target, operation).await
+    dispatch(toolbox, &request, target, operation).await
 }
 
 /// Reserves the receipt, replicated before anything is dispatched; or answers with what the receipt already says.
 async fn reserve(
     toolbox: &Arc<Toolbox>,
-    caller: &Caller,
+    request: &Request,
     target: &Target,
     job: &Job,
     signature: String,
 ) -> Result<Option<ReceiptClaim>, Answer> {
     let Some(operation_id) = &job.operation_id else { return Ok(None) };
+    let caller = &request.caller;
     let scope = match &caller.conversation {
         Some(conversation) => ReceiptScope::Conversation(conversation),
         None => ReceiptScope::Session(&target.selection.session),
@@ -159,7 +159,7 @@ async fn reserve(
         Ok(Reserved::Full { limit }) => Err(refusal(format!(
             "all {limit} operation receipts are in use, so nothing was done: settle uncertain ones with `chappie receipts` on the broker's device, or leave operationId out"
         ))),
-        Err(error) => Err(refusal(format!("not run: {error}"))),
+        Err(error) => Err(not_taken(request, &error, format!("not run: {error}"))),
     }
 }
 
@@ -173,12 +173,16 @@ async fn attaches(target: &Target, receipt: &Receipt) -> bool {
     receipt.status == ReceiptStatus::Running || held().await == Ok(Known::Held)
 }
 
-async fn dispatch(
-    toolbox: &Arc<Toolbox>,
-    cancelled: &CancellationToken,
-    target: Target,
-    mut operation: Operation,
-) -> Answer {
+async fn dispatch(toolbox: &Arc<Toolbox>, request: &Request, target: Target, mut operation: Operation) -> Answer {
+    // Nothing is ordered in an office that may be over (failure rule F11).
+    let tenure = match toolbox.office.assure().await {
+        Ok(tenure) => tenure,
+        Err(error) => {
+            let words = format!("not run: {error}");
+            request.again(&words);
+            return refusal(words);
+        }
+    };
     let (receipt, conversation) = (operation.receipt.clone(), operation.conversation.clone());
     let header = header(toolbox, &target);
     operation.budget = TextBudget::WHOLE.minus("\n").minus(&Value::Object(header.clone()).to_string());
@@ -191,14 +195,14 @@ async fn dispatch(
         session: target.selection.session.clone(),
         operation,
         wait: left - (left / BACK_SHARE).min(BACK_MAX),
-        tenure: *toolbox.tenure.borrow(),
+        tenure,
         resent: target.resent,
     };
     let mut run = Arc::clone(&target.placed.node).run(dispatch);
     let ran = tokio::select! {
         biased;
         ran = run.done() => Some(ran),
-        () = cancelled.cancelled() => {
+        () = request.cancelled.cancelled() => {
             run.cancel("ChatGPT cancelled the request".into()).await;
             return refusal("cancelled; what finished comes with a later result, and history shows it");
         }
@@ -225,6 +229,10 @@ async fn dispatch(
         }
         Some(Ran::NeverRan(reason)) => {
             never_ran(toolbox, &target, receipt).await;
+            refusal(reason)
+        }
+        Some(Ran::Fenced(reason)) => {
+            request.again(&reason);
             refusal(reason)
         }
         Some(Ran::Duplicate { twin, running }) => replay::duplicate(&target, &twin, running),

@@ -104,7 +104,18 @@ impl Request {
     }
 }
 
-/// How a door on another device sent a call.
+impl Request {
+    /// This device cannot say what becomes of the call, because its office as broker is over, or was in doubt: whoever sent
+    /// the call sends it again to whoever is the broker then, and what is answered here goes nowhere (failure rule F11). A
+    /// call that nobody sent is answered.
+    pub fn again(&self, cause: &str) {
+        if let Some(sent) = &self.sent {
+            sent.assign.again(cause);
+        }
+    }
+}
+
+/// How a door sent a call.
 #[derive(Clone)]
 pub struct Sent {
     /// The door made it, and keeps it through every sending of this call.
@@ -134,10 +145,12 @@ pub struct Assigned {
     pub explicit: bool,
 }
 
-/// Tells a door on another device where its call goes (failure rule F1).
+/// Tells a door where its call goes (failure rule F1).
 pub trait Assign: Send + Sync {
     /// Resolves once the door knows, at once when it proposed the same or the request named it. False: the door is gone.
     fn assigned(&self, assigned: Assigned) -> BoxFuture<'_, bool>;
+    /// The call is to be sent again, and why; its answer is not used.
+    fn again(&self, cause: &str);
 }
 
 /// What goes back.

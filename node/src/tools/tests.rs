@@ -6,7 +6,6 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
@@ -24,7 +23,7 @@ use crate::{
 fn toolbox(world: &World, budget: Duration) -> Arc<Toolbox> {
     let blobs = Blobs::open(&world.home.path().join("blobs")).unwrap();
     let node = LocalNode::new(Arc::clone(&world.sessions), blobs, "device".into());
-    let tenure = watch::Sender::new(Tenure { epoch: 1, term: 1 }).subscribe();
+    let tenure = Arc::new(Tenure { epoch: 1, term: 1 });
     Arc::new(Toolbox::new(world.broker.clone(), node, tenure, budget, Duration::from_secs(20)))
 }
 

@@ -3,15 +3,14 @@
 use std::{sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
-use tokio::sync::watch;
 
 use super::{
     arguments, bash, call, chat, compose::refusal, edit, history, init, read, resources, sessions, surface, tools,
     write,
 };
 use crate::{
-    broker::Broker,
-    fleet::{Directory, Placed, Tenure},
+    broker::{Broker, ProposeError, SelectError},
+    fleet::{Directory, Placed, seat::Assure},
     host::BoxFuture,
     ids::Conversation,
     tools::{Annotations, Answer, Caller, Request, ResourceError, ResourceRead, Surface, ToolSpec, UnknownTool},
@@ -24,20 +23,20 @@ const INSTRUCTIONS: &str = include_str!("instructions.md");
 pub struct Toolbox {
     pub(super) broker: Broker,
     pub(super) directory: Arc<dyn Directory>,
-    pub(super) tenure: watch::Receiver<Tenure>,
+    pub(super) office: Arc<dyn Assure>,
     pub(super) call_budget: Duration,
     pub(super) cooldown: Duration,
     specs: Vec<ToolSpec>,
 }
 
 impl Toolbox {
-    /// The tools of the broker's node, for the sessions of `directory`, in the office that `tenure` says. `call_budget` is
-    /// how long a call may take before it is answered as running.
+    /// The tools of the broker's node, for the sessions of `directory`, which `office` allows to give work to. `call_budget`
+    /// is how long a call may take before it is answered as running.
     #[must_use]
     pub fn new(
         broker: Broker,
         directory: Arc<dyn Directory>,
-        tenure: watch::Receiver<Tenure>,
+        office: Arc<dyn Assure>,
         call_budget: Duration,
         cooldown: Duration,
     ) -> Self {
@@ -53,7 +52,7 @@ impl Toolbox {
             edit::spec(),
             write::spec(),
         ];
-        Self { broker, directory, tenure, call_budget, cooldown, specs }
+        Self { broker, directory, office, call_budget, cooldown, specs }
     }
 
     /// A client that was started in a folder works in that folder's session until its connection has a default, and
@@ -121,6 +120,24 @@ impl Surface for Toolbox {
         caller: Caller,
     ) -> BoxFuture<'static, Result<ResourceRead, ResourceError>> {
         Box::pin(async move { resources::read(&self, &uri, &caller).await })
+    }
+}
+
+/// The answer to a request that the broker did not take, in `words`. When that is because this device is the broker no more,
+/// or because nobody knows whether it was recorded, the call is sent again (failure rules F11, F12): its identity decides
+/// then.
+pub(super) fn not_taken(request: &Request, error: &ProposeError, words: String) -> Answer {
+    if matches!(error, ProposeError::Unknown(_) | ProposeError::Stopped | ProposeError::Unreachable(_)) {
+        request.again(&words);
+    }
+    refusal(words)
+}
+
+/// The answer to a request for which there is no session.
+pub(super) fn not_selected(request: &Request, error: &SelectError) -> Answer {
+    match error {
+        SelectError::Propose(cause) => not_taken(request, cause, error.to_string()),
+        _ => refusal(error.to_string()),
     }
 }
 

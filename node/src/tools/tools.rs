@@ -10,7 +10,7 @@ use super::{
     operate::take,
     riding::Riding,
     surface::{Annotations, Answer, Request, ToolSpec},
-    toolbox::{Toolbox, describe, input_schema, spec as tool_spec},
+    toolbox::{Toolbox, describe, input_schema, not_selected, spec as tool_spec},
 };
 use crate::{
     broker::{Ask, Purpose},
@@ -40,21 +40,23 @@ pub(super) fn spec() -> ToolSpec {
 }
 
 pub(super) async fn run(toolbox: &Arc<Toolbox>, request: Request) -> Answer {
-    let Request { mut arguments, caller, cancelled, .. } = request;
-    let session = take(&mut arguments, "sessionId").map(SessionId);
-    let names: Option<Vec<String>> = arguments
+    let mut request = request;
+    let session = take(&mut request.arguments, "sessionId").map(SessionId);
+    let caller = &request.caller;
+    let names: Option<Vec<String>> = request
+        .arguments
         .get("names")
         .and_then(Value::as_array)
         .map(|names| names.iter().filter_map(Value::as_str).map(str::to_owned).collect());
     let ask = Ask { conversation: caller.conversation.as_ref(), session, purpose: Purpose::Operate };
     let selected = tokio::select! {
         biased;
-        () = cancelled.cancelled() => return refusal("cancelled"),
+        () = request.cancelled.cancelled() => return refusal("cancelled"),
         selected = toolbox.broker.select(ask) => selected,
     };
     let selection = match selected {
         Ok(selection) => selection,
-        Err(error) => return refusal(error.to_string()),
+        Err(error) => return not_selected(&request, &error),
     };
     let Some(placed) = toolbox.directory.find(&selection.session) else {
         return refusal(format!("session {} ended just now", selection.session));
@@ -75,7 +77,7 @@ pub(super) async fn run(toolbox: &Arc<Toolbox>, request: Request) -> Answer {
         header["unknown"] = json!(unknown);
     }
     composer.json(&header);
-    let mut riding = Riding::new(toolbox, clock::call_id(), caller.conversation);
+    let mut riding = Riding::new(toolbox, clock::call_id(), caller.conversation.clone());
     riding.session(&mut composer, &placed.node, Some(&placed.info.id)).await;
     let ticket = riding.others(&mut composer, Some(&placed.node)).await;
     composer.finish(false, ticket)

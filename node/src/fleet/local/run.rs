@@ -33,6 +33,8 @@ pub(super) enum Way {
     },
     /// It was not taken.
     Never(String),
+    /// Its office is over.
+    Fenced(String),
     /// It is settled.
     Over,
 }
@@ -81,6 +83,7 @@ impl LocalRun {
                 self.twin(twin, until).await
             }
             Way::Never(reason) => Ran::NeverRan(reason.clone()),
+            Way::Fenced(reason) => Ran::Fenced(reason.clone()),
             Way::Over => Ran::Gone,
         }
     }
@@ -175,7 +178,7 @@ impl Run for LocalRun {
         match &self.way {
             Way::Handle(handle) => !matches!(handle.progress(), Progress::Queued),
             Way::Twin { .. } => true,
-            Way::Kept | Way::Never(_) | Way::Over => false,
+            Way::Kept | Way::Never(_) | Way::Fenced(_) | Way::Over => false,
         }
     }
 
@@ -199,7 +202,7 @@ impl Run for LocalRun {
         match way {
             Way::Handle(handle) => handle.delivered(),
             Way::Kept => self.node.operations().confirm_taken_back(&self.call_id),
-            Way::Twin { .. } | Way::Never(_) | Way::Over => {}
+            Way::Twin { .. } | Way::Never(_) | Way::Fenced(_) | Way::Over => {}
         }
         if let Some(session) = &self.session {
             session.confirm_inputs(&self.call_id);
@@ -216,7 +219,7 @@ impl Drop for LocalRun {
         match std::mem::replace(&mut self.way, Way::Over) {
             Way::Over => return,
             Way::Handle(handle) if handed_out => handle.lapse(),
-            Way::Handle(_) | Way::Kept | Way::Twin { .. } | Way::Never(_) => {}
+            Way::Handle(_) | Way::Kept | Way::Twin { .. } | Way::Never(_) | Way::Fenced(_) => {}
         }
         if handed_out {
             if let Some(session) = &self.session {

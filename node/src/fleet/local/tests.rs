@@ -274,11 +274,11 @@ async fn f11_an_office_that_is_over_is_refused_also_after_a_restart() {
     };
     assert!(matches!(at(&world, "1", 2, 3).done().await, Ran::Finished(_)));
     for (id, epoch, term) in [("2", 2, 2), ("3", 1, 9)] {
-        let Ran::NeverRan(reason) = at(&world, id, epoch, term).done().await else { panic!("{id} ran") };
+        let Ran::Fenced(reason) = at(&world, id, epoch, term).done().await else { panic!("{id} ran") };
         assert!(reason.contains("epoch 2, term 3") && reason.contains(&format!("epoch {epoch}, term {term}")));
     }
     let world = crash(world).await;
-    assert!(matches!(at(&world, "2", 2, 2).done().await, Ran::NeverRan(_)));
+    assert!(matches!(at(&world, "2", 2, 2).done().await, Ran::Fenced(_)));
     assert!(matches!(at(&world, "4", 2, 3).done().await, Ran::Finished(_)), "the same office goes on");
     assert!(matches!(at(&world, "5", 3, 1).done().await, Ran::Finished(_)));
     assert_eq!(world.sessions.tenure(), Tenure { epoch: 3, term: 1 });

@@ -141,6 +141,17 @@ pub enum DoorAsk {
         /// Whether it was.
         written: bool,
     },
+    /// `Cancel` with what the door knows of where the call went.
+    CallOff {
+        /// The call.
+        call_id: CallId,
+        /// The session that it went to.
+        pin: Option<SessionId>,
+        /// Whose it is.
+        conversation: Option<Conversation>,
+        /// Why.
+        reason: String,
+    },
 }
 
 /// The answer. Append-only.

@@ -51,6 +51,8 @@ pub enum News {
     CancelTaken,
     /// `Written` is noted.
     Settled,
+    /// [`Ran::Fenced`].
+    Fenced(String),
 }
 
 /// A [`fleet::Dispatch`] on the wire.
@@ -219,6 +221,7 @@ impl From<Ran> for News {
             Ran::Duplicate { twin, running } => Self::Duplicate { twin, running },
             Ran::Gone => Self::Gone,
             Ran::Unknown(reason) => Self::Unknown(reason),
+            Ran::Fenced(reason) => Self::Fenced(reason),
         }
     }
 }
@@ -233,6 +236,7 @@ impl News {
             Self::Duplicate { twin, running } => Ran::Duplicate { twin, running },
             Self::Gone => Ran::Gone,
             Self::Unknown(reason) => Ran::Unknown(reason),
+            Self::Fenced(reason) => Ran::Fenced(reason),
             Self::Accepted | Self::Running | Self::CancelTaken | Self::Settled => return None,
         })
     }

@@ -76,6 +76,7 @@ fn messages_of_a_run_keep_their_bytes() {
         News::from(Ran::Unknown("why".into())),
         News::CancelTaken,
         News::Settled,
+        News::from(Ran::Fenced("why".into())),
     ];
     golden(&news, include_str!("golden/news.txt"));
 }
@@ -129,6 +130,12 @@ fn questions_keep_their_bytes() {
         DoorAsk::Disconnected(Conversation::Connection("x".into())),
         DoorAsk::Cancel { call_id: "c".into(), conversation: Some(chat()), reason: "why".into() },
         DoorAsk::Written { call_id: "c".into(), written: false },
+        DoorAsk::CallOff {
+            call_id: "c".into(),
+            pin: Some("s".into()),
+            conversation: Some(chat()),
+            reason: "why".into(),
+        },
     ];
     let asks = session_asks().into_iter().chain(office.map(Ask::Office)).chain(door.map(Ask::Door));
     golden(&asks.collect::<Vec<_>>(), include_str!("golden/asks.txt"));

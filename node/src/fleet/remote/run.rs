@@ -167,6 +167,8 @@ enum Attempt {
 enum Looked {
     Never(String),
     Held,
+    /// It obeys another broker.
+    Fenced(String),
     Nothing(String),
 }
 
@@ -210,6 +212,7 @@ impl Conductor {
             }
             match self.look(&lost).await {
                 Looked::Never(reason) => return self.end(Ran::NeverRan(reason)),
+                Looked::Fenced(cause) => return self.end(Ran::Fenced(cause)),
                 Looked::Nothing(cause) => return self.end(Ran::Unknown(self.unknown(&cause))),
                 Looked::Held if self.dropped => return,
                 Looked::Held => {
@@ -319,7 +322,8 @@ impl Conductor {
             match self.node.line.ask(self.node.node, &ask, left).await {
                 Ok(Reply::Never(reason)) => return Looked::Never(reason),
                 Ok(Reply::Held) => return Looked::Held,
-                Ok(Reply::Unsupported(word) | Reply::Refused(word) | Reply::Failed(word)) => cause = word,
+                Ok(Reply::Refused(word)) => return Looked::Fenced(word),
+                Ok(Reply::Unsupported(word) | Reply::Failed(word)) => cause = word,
                 Ok(_) => cause = self.node.odd(),
                 Err(word) => {
                     if was_silent(&word) {

@@ -271,10 +271,10 @@ async fn a_lost_wait_for_history_names_the_device() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_member_that_is_not_the_broker_is_refused() {
+async fn f11_a_member_that_is_not_the_broker_is_refused() {
     let stand = Stand::new();
     stand.rosters.send_replace(Arc::new(Roster { broker: node(3), ..roster() }));
-    let Ran::NeverRan(reason) = stand.run(dispatch("c", "bash")).done().await else { panic!("it was taken") };
+    let Ran::Fenced(reason) = stand.run(dispatch("c", "bash")).done().await else { panic!("it was taken") };
     assert!(reason.contains("three"), "{reason}");
     let error = stand.remote.inspect("s".into()).await.unwrap_err();
     assert!(error.contains("three"), "{error}");

@@ -48,6 +48,8 @@ impl Incoming {
 
     async fn answer(&self, peer: &NodeId, ask: Ask) -> Reply {
         match ask {
+            // What was written was written, whoever says it: an earlier broker may have composed the answer (failure rule F7).
+            Ask::Session(ask @ SessionAsk::Settle { written: true, .. }) => self.session(ask).await,
             Ask::Session(ask) => match self.not_the_broker(peer).await {
                 Some(refusal) => Reply::Refused(refusal),
                 None => self.session(ask).await,
@@ -80,6 +82,8 @@ impl Incoming {
             SessionAsk::Settle { by, written } => {
                 match self.held.take(&by) {
                     Some(run) => run.settle(written),
+                    // This device may have been the broker that composed it.
+                    None if self.doorway.settle(&by, written) => {}
                     None => self.node.settle(by, written),
                 }
                 Reply::Done

@@ -19,7 +19,7 @@ use super::{
     protocol::ask::{DoorAsk, Reply},
     seat::{Holder, Seat},
 };
-use crate::{broker::Broker, host::BoxFuture};
+use crate::{broker::Broker, host::BoxFuture, ids::CallId};
 use held::Held;
 use quota::Quotas;
 
@@ -33,6 +33,9 @@ pub trait Doorway: Send + Sync + 'static {
     fn call(&self, peer: NodeId, stream: Stream) -> BoxFuture<'static, ()>;
     /// Answers what a door asks beside its calls.
     fn ask(&self, peer: NodeId, ask: DoorAsk) -> BoxFuture<'static, Reply>;
+    /// Whether an answer was written that this device composed as the broker, and that still waits for that word. False: none
+    /// such waits.
+    fn settle(&self, by: &CallId, written: bool) -> bool;
 }
 
 /// Serves streams. One for the whole device.

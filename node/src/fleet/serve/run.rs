@@ -32,7 +32,7 @@ impl Incoming {
         };
         if let Some(refusal) = self.not_the_broker(&peer).await {
             tracing::warn!(refusal, "an operation was refused");
-            drop(stream.send.message(&News::NeverRan(refusal)).await);
+            drop(stream.send.message(&News::Fenced(refusal)).await);
             return;
         }
         self.follow(&peer, stream, dispatched).await;

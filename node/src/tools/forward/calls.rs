@@ -1,176 +1,262 @@
-//! One call at the door: sent to the broker, sent again after a loss, cancelled, answered.
+//! One call at the door: sent to whoever is the broker, here or on another device; sent again after a loss and when somebody
+//! else takes the seat; cancelled, answered. The identity and the pin are the same in every sending (failure rules F1, F6).
 
 use std::{sync::Arc, time::Duration};
 
 use chappie_mesh::{NodeId, Stream, StreamError, StreamKind};
-use tokio::{
-    sync::oneshot,
-    time::{Instant, sleep, sleep_until, timeout},
-};
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     door::Forwarding,
+    patience::Patience,
     protocol::{self, Call, News, Order},
 };
 use crate::{
+    content::JsonObject,
     fleet::{
         line::{ASK_WAIT, was_silent},
-        protocol::{
-            ANSWER_MAX,
-            ask::{Ask, DoorAsk},
-        },
-        seat::Holder,
+        protocol::{ANSWER_MAX, NotJson},
+        seat::{Holder, Seat},
     },
-    ids::SessionId,
+    ids::{CallId, SessionId},
     tools::{
         compose::refusal,
-        surface::{Answer, Request, Ticket, UnknownTool},
+        surface::{Answer, Caller, Request, UnknownTool},
     },
 };
 
-/// How long the broker may be away before the client is told, from its loss on.
-pub(super) const AWAY_MAX: Duration = Duration::from_secs(5);
-/// The same for a broker that was silent for four seconds before that.
-const AWAY_SILENT: Duration = Duration::from_millis(500);
-/// Between two sendings.
-const PAUSE: Duration = Duration::from_millis(200);
-/// How often one call is sent. More than a few losses within one budget are a fault that repeating does not mend.
-const SENDINGS_MAX: u32 = 8;
 /// What a broker may take beyond the budget: it composes and sends up to 40 MiB.
 const GRACE: Duration = Duration::from_secs(15);
 
-/// What the door knows of a call, beside the call itself.
-struct Sending {
-    cancelled: CancellationToken,
-    until: Instant,
-    /// Whether a broker may have it.
-    sent: bool,
-    /// Whether the latest sending went out whole.
-    through: bool,
+/// One call, and what the door knows of it.
+pub(super) struct Sending {
+    pub(super) call_id: CallId,
+    pub(super) tool: String,
+    pub(super) caller: Caller,
+    pub(super) cancelled: CancellationToken,
+    pub(super) until: Instant,
+    arguments: Arguments,
     /// The session that the request names.
-    explicit: Option<SessionId>,
-    /// Where it goes, once the broker said so.
-    assigned: Option<(SessionId, String)>,
+    pub(super) explicit: Option<SessionId>,
+    /// Where it goes, once it may have gone there.
+    pub(super) pin: Option<SessionId>,
+    /// Where it goes, as a broker said.
+    pub(super) assigned: Option<(SessionId, String)>,
+    /// Whether a broker may have it.
+    pub(super) sent: bool,
+    /// Whether the latest sending reached a broker whole.
+    pub(super) through: bool,
+}
+
+/// The arguments, in the form that the latest sending needed: they may be long.
+enum Arguments {
+    Here(JsonObject),
+    There(Box<Call>),
 }
 
 /// How one sending ended.
-enum Ended {
-    Answer(Box<(protocol::Answer, Stream)>),
+pub(super) enum Ended {
+    Answer(Answer),
     UnknownTool,
+    /// The broker is not there, or not to be reached.
     Lost(String),
+    /// The broker cannot say what becomes of it, and why: it is sent again.
+    Again(String),
+    /// Somebody else has the seat, or nobody.
+    Moved,
     /// Never to be sent again, and why.
     Refused(String),
     Cancelled,
     Late,
 }
 
+impl Sending {
+    fn of(request: Request, budget: Duration) -> Self {
+        let (call_id, budget) = (request.call_id(), request.budget(budget));
+        let pin = request.pin().cloned();
+        let Request { tool, arguments, caller, cancelled, .. } = request;
+        let explicit = arguments.get("sessionId").and_then(|id| id.as_str()).map(SessionId::from);
+        Self {
+            call_id,
+            tool,
+            caller,
+            cancelled,
+            until: Instant::now() + budget,
+            arguments: Arguments::Here(arguments),
+            explicit,
+            pin,
+            assigned: None,
+            sent: false,
+            through: false,
+        }
+    }
+
+    /// What is left of the caller's budget.
+    pub(super) fn left(&self) -> Duration {
+        self.until.saturating_duration_since(Instant::now())
+    }
+
+    /// The arguments for this device's own tools.
+    pub(super) fn arguments(&self) -> Result<JsonObject, NotJson> {
+        match &self.arguments {
+            Arguments::Here(arguments) => Ok(arguments.clone()),
+            Arguments::There(call) => call.arguments.parse(),
+        }
+    }
+
+    /// The call on the wire, as it is to be sent now.
+    fn order(&mut self, proposal: Option<SessionId>) -> Result<Box<Call>, NotJson> {
+        let mut call = match std::mem::replace(&mut self.arguments, Arguments::Here(JsonObject::new())) {
+            Arguments::There(call) => call,
+            Arguments::Here(arguments) => {
+                let made = Call::new(self.call_id.clone(), &self.tool, &arguments, &self.caller, Duration::ZERO);
+                match made {
+                    Ok(call) => Box::new(Call { proposal, ..call }),
+                    Err(error) => {
+                        self.arguments = Arguments::Here(arguments);
+                        return Err(error);
+                    }
+                }
+            }
+        };
+        call.pin.clone_from(&self.pin);
+        call.leave(self.left());
+        Ok(call)
+    }
+
+    /// Where it goes is fixed once a broker may have passed it on, by the broker or by both: it never goes anywhere else.
+    fn fix(&mut self) {
+        if self.sent && self.pin.is_none() {
+            let assigned = self.assigned.as_ref().map(|(session, _)| session.clone());
+            self.pin = self.explicit.clone().or(assigned).or_else(|| self.proposal().cloned());
+        }
+    }
+
+    /// What a broker elsewhere was told that the conversation's last call went to.
+    pub(super) fn proposal(&self) -> Option<&SessionId> {
+        match &self.arguments {
+            Arguments::There(call) => call.proposal.as_ref(),
+            Arguments::Here(_) => None,
+        }
+    }
+}
+
 impl Forwarding {
-    pub(super) async fn forward(self: Arc<Self>, broker: NodeId, request: Request) -> Result<Answer, UnknownTool> {
+    /// Sends a call until it is answered, or until it is clear that it will not be.
+    pub(super) async fn deliver(self: Arc<Self>, request: Request) -> Result<Answer, UnknownTool> {
         if !self.toolbox.specs().iter().any(|spec| spec.name == request.tool) {
             return Err(UnknownTool);
         }
-        let (call_id, budget) = (request.call_id(), request.budget(self.call_budget));
-        let Request { tool, arguments, caller, cancelled, .. } = request;
-        let mut call = match Call::new(call_id, &tool, &arguments, &caller, budget) {
-            Ok(call) => call,
-            Err(error) => return Ok(refusal(format!("nothing was done: {error}"))),
-        };
-        call.proposal = caller.conversation.as_ref().and_then(|conversation| self.pins().last(conversation));
-        let until = Instant::now() + budget;
-        let explicit = arguments.get("sessionId").and_then(|id| id.as_str()).map(SessionId::from);
-        drop(arguments);
-        let sending = Sending { cancelled, until, sent: false, through: false, explicit, assigned: None };
-        self.keep_sending(broker, call, sending).await
-    }
-
-    async fn keep_sending(
-        self: Arc<Self>,
-        mut broker: NodeId,
-        call: Call,
-        mut sending: Sending,
-    ) -> Result<Answer, UnknownTool> {
-        let mut order = Box::new(call);
-        let mut away_until = Instant::now() + AWAY_MAX;
-        let mut sendings = 0;
+        let mut sending = Sending::of(request, self.call_budget);
+        let mut seat = self.seat.clone();
+        let mut patience = Patience::new(Instant::now());
         loop {
-            let (ended, back) = self.send(broker, order, &mut sending, away_until).await;
-            order = back;
-            let cause = match ended {
-                Ended::Answer(answer) => return Ok(self.hand_over(broker, &order, *answer)),
+            let holder = seat.holder();
+            let away_until = patience.until();
+            let ended = match holder {
+                Holder::Here => self.here(&mut seat, &mut sending).await,
+                Holder::There(broker) => self.there(broker, &mut seat, &mut sending, away_until).await,
+                Holder::Nobody => self.await_holder(&mut seat, &sending, away_until).await,
+            };
+            let ended = match ended {
+                Ended::Answer(answer) => return Ok(answer),
                 Ended::UnknownTool => return Err(UnknownTool),
                 Ended::Refused(reason) => return Ok(refusal(reason)),
-                Ended::Cancelled => return Ok(self.cancel(broker, &order)),
-                Ended::Late => return Ok(refusal(self.late(&order, &sending))),
-                Ended::Lost(cause) => cause,
+                Ended::Late => return Ok(refusal(self.late(&sending))),
+                Ended::Cancelled => return Ok(self.cancel(&sending)),
+                // Whoever has it may not get to it any more.
+                Ended::Lost(_) | Ended::Again(_) | Ended::Moved if sending.cancelled.is_cancelled() => {
+                    return Ok(self.cancel(&sending));
+                }
+                ended => ended,
             };
-            sendings += 1;
-            // Where it goes was fixed by the broker, or by both: it never goes anywhere else now.
-            if sending.sent && order.pin.is_none() {
-                let assigned = sending.assigned.as_ref().map(|(session, _)| session.clone());
-                order.pin = sending.explicit.clone().or(assigned).or_else(|| order.proposal.clone());
-            }
+            sending.fix();
             let now = Instant::now();
-            if sending.through {
-                // The broker was there: this is a new loss.
-                away_until = now + AWAY_MAX;
-            }
-            if was_silent(&cause) {
-                away_until = away_until.min(now + AWAY_SILENT);
-            }
-            let left = sending.until.saturating_duration_since(now);
-            if now + PAUSE >= away_until || left <= PAUSE || sendings >= SENDINGS_MAX {
-                return Ok(refusal(self.unreachable(&cause, &order, &sending)));
-            }
+            let through = std::mem::take(&mut sending.through);
+            let pause = match &ended {
+                Ended::Moved => patience.moved(now, through, seat.holder() != Holder::Nobody),
+                Ended::Lost(cause) | Ended::Again(cause) => patience.lost(now, through, was_silent(cause)),
+                _ => None,
+            };
+            let Some(pause) = pause.filter(|pause| sending.left() > *pause) else {
+                return Ok(refusal(self.given_up(ended, holder, &sending)));
+            };
             tokio::select! {
-                () = sleep(PAUSE) => {}
-                () = sending.cancelled.cancelled() => return Ok(self.cancel(broker, &order)),
-            }
-            order.leave(sending.until.saturating_duration_since(Instant::now()));
-            if let Holder::There(node) = self.seat.holder() {
-                broker = node;
+                biased;
+                () = sending.cancelled.cancelled() => return Ok(self.cancel(&sending)),
+                () = seat.left(holder) => {}
+                () = sleep_until(now + pause) => {}
             }
         }
     }
 
-    /// Sends the call once, and gives it back with how that ended.
-    async fn send(
-        &self,
-        broker: NodeId,
-        call: Box<Call>,
-        sending: &mut Sending,
-        away_until: Instant,
-    ) -> (Ended, Box<Call>) {
-        let wait = away_until.saturating_duration_since(Instant::now());
-        sending.through = false;
-        let opened = tokio::select! {
-            opened = self.line.open(broker, StreamKind::Door, wait) => opened,
-            () = sending.cancelled.cancelled() => return (Ended::Cancelled, call),
-        };
-        let mut stream = match opened {
-            Ok(stream) => stream,
-            Err(cause) => return (Ended::Lost(cause), call),
-        };
-        let order = Order::Call(call);
-        let sent = stream.send.message(&order).await;
-        let Order::Call(call) = order else { unreachable!("it was made a call above") };
-        let ended = match sent {
-            Ok(()) => {
-                (sending.sent, sending.through) = (true, true);
-                self.follow(broker, &call, stream, sending).await
-            }
-            Err(error @ (StreamError::TooLong { .. } | StreamError::Malformed(_))) => {
-                Ended::Refused(format!("nothing was done: the call cannot be sent to the broker's device: {error}"))
-            }
-            Err(error) => {
-                sending.sent = true;
-                Ended::Lost(self.line.trouble(&broker, &error))
-            }
-        };
-        (ended, call)
+    /// Waits until somebody has the seat.
+    async fn await_holder(&self, seat: &mut Seat, sending: &Sending, away_until: Instant) -> Ended {
+        tokio::select! {
+            biased;
+            () = sending.cancelled.cancelled() => Ended::Cancelled,
+            _ = seat.taken() => Ended::Moved,
+            () = sleep_until(away_until.min(sending.until)) => Ended::Lost(self.fleet.no_broker()),
+        }
     }
 
-    async fn follow(&self, broker: NodeId, call: &Call, mut stream: Stream, sending: &mut Sending) -> Ended {
+    /// Sends the call once to the broker of another device, and follows it until somebody else has the seat.
+    async fn there(
+        self: &Arc<Self>,
+        broker: NodeId,
+        seat: &mut Seat,
+        sending: &mut Sending,
+        away_until: Instant,
+    ) -> Ended {
+        let proposal = sending.caller.conversation.as_ref().and_then(|conversation| self.pins().last(conversation));
+        let call = match sending.order(proposal) {
+            Ok(call) => call,
+            Err(error) => return Ended::Refused(format!("nothing was done: {error}")),
+        };
+        let wait = away_until.saturating_duration_since(Instant::now());
+        let opened = tokio::select! {
+            biased;
+            () = sending.cancelled.cancelled() => Err(Ended::Cancelled),
+            () = seat.left(Holder::There(broker)) => Err(Ended::Moved),
+            opened = self.line.open(broker, StreamKind::Door, wait) => opened.map_err(Ended::Lost),
+        };
+        let order = Order::Call(call);
+        let ended = match opened {
+            Ok(mut stream) => {
+                let sent = tokio::select! {
+                    biased;
+                    () = seat.left(Holder::There(broker)) => None,
+                    sent = stream.send.message(&order) => Some(sent),
+                };
+                sending.sent = true;
+                match sent {
+                    None => Ended::Moved,
+                    Some(Ok(())) => {
+                        sending.through = true;
+                        self.follow(broker, seat, sending, stream).await
+                    }
+                    Some(Err(error @ (StreamError::TooLong { .. } | StreamError::Malformed(_)))) => Ended::Refused(
+                        format!("nothing was done: the call cannot be sent to the broker's device: {error}"),
+                    ),
+                    Some(Err(error)) => Ended::Lost(self.line.trouble(&broker, &error)),
+                }
+            }
+            Err(ended) => ended,
+        };
+        if let Order::Call(call) = order {
+            sending.arguments = Arguments::There(call);
+        }
+        ended
+    }
+
+    async fn follow(
+        self: &Arc<Self>,
+        broker: NodeId,
+        seat: &mut Seat,
+        sending: &mut Sending,
+        mut stream: Stream,
+    ) -> Ended {
         let trouble = |error| Ended::Lost(self.line.trouble(&broker, &error));
         let mut give_up = sending.until + GRACE;
         let mut cancelling = false;
@@ -186,102 +272,45 @@ impl Forwarding {
                 }
                 news = stream.recv.message::<News>(ANSWER_MAX) => match news {
                     Ok(Some(News::Assigned { session, device, wait })) => {
-                        if let Some(conversation) = &call.conversation {
-                            self.pins().note(conversation, session.clone());
-                        }
-                        sending.assigned = Some((session, device));
+                        self.assigned(sending, session, device);
                         if wait && let Err(error) = stream.send.message(&Order::Ack).await {
                             return trouble(error);
                         }
                     }
-                    Ok(Some(News::Answer(answer))) => return Ended::Answer(Box::new((answer, stream))),
+                    Ok(Some(News::Answer(answer))) => {
+                        return Ended::Answer(self.hand_over(&sending.call_id, answer, stream));
+                    }
                     Ok(Some(News::UnknownTool)) => return Ended::UnknownTool,
-                    Ok(Some(News::Refused(cause))) => return Ended::Lost(cause),
                     Ok(Some(News::Settled)) => {}
                     _ if cancelling => return Ended::Cancelled,
+                    Ok(Some(News::Refused(cause))) => return Ended::Again(cause),
                     Ok(None) => {
                         let label = self.line.label(&broker);
                         return Ended::Lost(format!("device {label} ended the call without an answer"));
                     }
                     Err(error) => return trouble(error),
                 },
+                // A stream to a broker that died may hang for seconds; whoever follows it has the work already, or gets it.
+                () = seat.left(Holder::There(broker)) => return Ended::Moved,
                 () = sleep_until(give_up) => return if cancelling { Ended::Cancelled } else { Ended::Late },
             }
         }
     }
 
-    /// The answer for the client. Its ticket tells the broker: on the stream, and when that is gone on others until it
-    /// arrives.
-    fn hand_over(&self, broker: NodeId, call: &Call, answered: (protocol::Answer, Stream)) -> Answer {
-        let (answer, mut stream) = answered;
-        let structured = answer.structured.parse().unwrap_or_else(|error| {
-            tracing::warn!(%error, "an answer of the broker has no structured content");
-            crate::content::JsonObject::new()
-        });
-        let (settled, settling) = oneshot::channel();
-        let (line, call_id) = (self.line.clone(), call.call_id.clone());
-        self.line.runtime().spawn(async move {
-            let written = settling.await.unwrap_or(false);
-            let saying = async {
-                stream.send.message(&Order::Written(written)).await.ok()?;
-                loop {
-                    if let News::Settled = stream.recv.message::<News>(ANSWER_MAX).await.ok()?? {
-                        return Some(());
-                    }
-                }
-            };
-            if timeout(ASK_WAIT, saying).await.ok().flatten().is_none() {
-                let ask = Ask::Door(DoorAsk::Written { call_id, written });
-                line.insist(broker, ask, "whether an answer was written");
-            }
-        });
-        let ticket = Ticket::new(move |written| {
-            let _ = settled.send(written);
-        });
-        Answer { content: answer.content, structured, is_error: answer.is_error, ticket }
-    }
-
-    /// The client cancelled and the broker did not answer that: it is told until it has heard it.
-    fn cancel(&self, broker: NodeId, call: &Call) -> Answer {
-        let ask = DoorAsk::Cancel {
-            call_id: call.call_id.clone(),
-            conversation: call.conversation.clone(),
-            reason: "ChatGPT cancelled the request".to_owned(),
-        };
-        self.line.insist(broker, Ask::Door(ask), "that a call was cancelled");
-        refusal("cancelled; what finished comes with a later result, and history shows it")
-    }
-
-    fn unreachable(&self, cause: &str, call: &Call, sending: &Sending) -> String {
-        let word = if !sending.sent {
-            "Nothing was done; send the request again once that device is back".to_owned()
-        } else if self.reads(&call.tool) {
-            "The request only reads; send it again once that device is back".to_owned()
-        } else {
-            self.may_run(call, sending)
-        };
-        format!("the broker's device cannot be reached: {cause}. {word}")
-    }
-
-    fn late(&self, call: &Call, sending: &Sending) -> String {
-        if self.reads(&call.tool) {
-            return "the broker's device gave no answer in time. The request only reads; send it again".to_owned();
+    /// A broker said where the call goes.
+    pub(super) fn assigned(&self, sending: &mut Sending, session: SessionId, device: String) {
+        if let Some(conversation) = &sending.caller.conversation {
+            self.pins().note(conversation, session.clone());
         }
-        format!("the broker's device gave no answer in time. {}", self.may_run(call, sending))
+        sending.assigned = Some((session, device));
     }
+}
 
-    /// What is known of an operation that a broker may have passed on.
-    fn may_run(&self, call: &Call, sending: &Sending) -> String {
-        let place = match &sending.assigned {
-            Some((session, device)) => format!("It went to session {session} on device {device}"),
-            // A broker passes on at once only what names its session or what it agrees with.
-            None if sending.explicit.is_none() && call.pin.is_none() && call.proposal.is_none() => {
-                return "Nothing was started; send the request again once that device is back".to_owned();
-            }
-            None => "It may have been passed on".to_owned(),
-        };
-        format!(
-            "{place}, and it is not known how far it came. If it ran, its outcome arrives as a late result of this conversation; or look into `history` once the device is back; do not repeat it before"
-        )
-    }
+/// An answer that came over the wire, with nothing to tell yet.
+pub(super) fn answer(answer: protocol::Answer, ticket: crate::tools::surface::Ticket) -> Answer {
+    let structured = answer.structured.parse().unwrap_or_else(|error| {
+        tracing::warn!(%error, "an answer of the broker has no structured content");
+        JsonObject::new()
+    });
+    Answer { content: answer.content, structured, is_error: answer.is_error, ticket }
 }

@@ -2,13 +2,14 @@
 //! answers for a broker that cannot be reached.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
 
 use chappie_mesh::NodeId;
+use tokio::time::{Instant, sleep_until};
 
-use super::{gather::gather, pins::Pins};
+use super::{patience::AWAY_MAX, pins::Pins};
 use crate::{
     broker::Broker,
     fleet::{
@@ -27,10 +28,12 @@ const RESOURCE_WAIT: Duration = Duration::from_secs(40);
 
 /// The tools of this device, wherever the broker is.
 pub struct Forwarding {
+    /// Words go on being said without whoever had them said.
+    this: Weak<Self>,
     pub(super) seat: Seat,
     pub(super) toolbox: Arc<dyn Surface>,
-    fleet: Arc<Fleet>,
-    broker: Broker,
+    pub(super) fleet: Arc<Fleet>,
+    pub(super) broker: Broker,
     pub(super) line: Line,
     pub(super) call_budget: Duration,
     pins: Mutex<Pins>,
@@ -48,7 +51,16 @@ impl Forwarding {
         line: Line,
         call_budget: Duration,
     ) -> Arc<Self> {
-        Arc::new(Self { seat, toolbox, fleet, broker, line, call_budget, pins: Mutex::default() })
+        Arc::new_cyclic(|this| Self {
+            this: this.clone(),
+            seat,
+            toolbox,
+            fleet,
+            broker,
+            line,
+            call_budget,
+            pins: Mutex::default(),
+        })
     }
 
     pub(super) fn pins(&self) -> MutexGuard<'_, Pins> {
@@ -60,12 +72,43 @@ impl Forwarding {
         self.toolbox.specs().iter().any(|spec| spec.name == tool && spec.annotations.read_only)
     }
 
-    async fn resource(&self, broker: NodeId, uri: String, caller: Caller) -> Result<ResourceRead, ResourceError> {
+    /// Reads a resource through whoever is the broker: it only reads, so it is asked for again when the seat moves.
+    async fn resource(&self, uri: String, caller: Caller) -> Result<ResourceRead, ResourceError> {
+        let mut seat = self.seat.clone();
+        let until = Instant::now() + RESOURCE_WAIT;
+        loop {
+            let holder = seat.holder();
+            let reading = async {
+                match holder {
+                    Holder::Here => Arc::clone(&self.toolbox).read_resource(uri.clone(), caller.clone()).await,
+                    Holder::There(broker) => self.resource_of(broker, uri.clone(), caller.clone(), until).await,
+                    Holder::Nobody => {
+                        sleep_until(until.min(Instant::now() + AWAY_MAX)).await;
+                        Err(ResourceError::Unreadable(self.fleet.no_broker()))
+                    }
+                }
+            };
+            tokio::select! {
+                biased;
+                read = reading => return read,
+                () = seat.left(holder) => {}
+            }
+        }
+    }
+
+    async fn resource_of(
+        &self,
+        broker: NodeId,
+        uri: String,
+        caller: Caller,
+        until: Instant,
+    ) -> Result<ResourceRead, ResourceError> {
         let Caller { conversation, request_id, .. } = caller;
         let ask = Ask::Door(DoorAsk::Resource { uri, conversation, request_id });
         let unreachable =
             |cause| ResourceError::Unreadable(format!("the broker could not be asked ({cause}); try again"));
-        match self.line.ask(broker, &ask, RESOURCE_WAIT).await.map_err(unreachable)? {
+        let wait = until.saturating_duration_since(Instant::now());
+        match self.line.ask(broker, &ask, wait).await.map_err(unreachable)? {
             Reply::Resource(picture) => Ok(ResourceRead { mime: picture.mime, bytes: picture.bytes.0 }),
             Reply::NotFound(cause) => Err(ResourceError::NotFound(cause)),
             Reply::Unreadable(cause) => Err(ResourceError::Unreadable(cause)),
@@ -85,34 +128,16 @@ impl Surface for Forwarding {
     }
 
     fn call(self: Arc<Self>, request: Request) -> BoxFuture<'static, Result<Answer, UnknownTool>> {
-        match self.seat.holder() {
-            Holder::Here if self.fleet.has_gathered() => Arc::clone(&self.toolbox).call(request),
-            Holder::Here => Box::pin(async move {
-                gather(&self.fleet, &self.broker, &request).await;
-                Arc::clone(&self.toolbox).call(request).await
-            }),
-            Holder::There(broker) => Box::pin(self.forward(broker, request)),
-            Holder::Nobody => Box::pin(async move {
-                let mut seat = self.seat.clone();
-                let taken = tokio::time::timeout(super::calls::AWAY_MAX, seat.taken()).await;
-                match taken {
-                    Ok(_) => self.call(request).await,
-                    Err(_) => Ok(crate::tools::compose::refusal(self.fleet.no_broker())),
-                }
-            }),
-        }
+        Box::pin(self.deliver(request))
     }
 
     fn disconnected(&self, conversation: &Conversation) {
         self.pins().forget(conversation);
-        match self.seat.holder() {
-            Holder::Here => self.toolbox.disconnected(conversation),
-            Holder::There(broker) => {
-                let ask = Ask::Door(DoorAsk::Disconnected(conversation.clone()));
-                self.line.insist(broker, ask, "that a connection ended");
-            }
-            // What a broker keeps of a connection is in its memory only.
-            Holder::Nobody => {}
+        match (self.seat.holder(), self.this.upgrade()) {
+            (Holder::Here, _) => self.toolbox.disconnected(conversation),
+            (_, Some(this)) => this.insist(DoorAsk::Disconnected(conversation.clone()), "that a connection ended"),
+            // The node stops.
+            (_, None) => {}
         }
     }
 
@@ -125,10 +150,6 @@ impl Surface for Forwarding {
         uri: String,
         caller: Caller,
     ) -> BoxFuture<'static, Result<ResourceRead, ResourceError>> {
-        match self.seat.holder() {
-            Holder::Here => Arc::clone(&self.toolbox).read_resource(uri, caller),
-            Holder::There(broker) => Box::pin(async move { self.resource(broker, uri, caller).await }),
-            Holder::Nobody => Box::pin(async move { Err(ResourceError::Unreadable(self.fleet.no_broker())) }),
-        }
+        Box::pin(async move { self.resource(uri, caller).await })
     }
 }

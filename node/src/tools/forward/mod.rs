@@ -4,9 +4,12 @@
 mod calls;
 mod door;
 mod gather;
+mod here;
+mod patience;
 mod pins;
 mod protocol;
 mod serve;
+mod words;
 
 pub use door::Forwarding;
 pub use serve::Doors;

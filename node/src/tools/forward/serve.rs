@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::Duration,
 };
 
@@ -16,12 +16,13 @@ use tokio_util::sync::CancellationToken;
 use super::{
     gather::gather,
     protocol::{self, Call, News, Order},
+    words::{call_off, pass_on},
 };
 use crate::{
     broker::Broker,
     content::JsonObject,
     fleet::{
-        Cancel, Directory,
+        Cancel,
         directory::Fleet,
         line::Line,
         protocol::{
@@ -89,6 +90,15 @@ impl Doorway for Doors {
         let inner = Arc::clone(&self.0);
         Box::pin(async move { inner.answer(ask).await })
     }
+
+    fn settle(&self, by: &CallId, written: bool) -> bool {
+        let ticket = self.0.open().tickets.remove(by);
+        let waited = ticket.is_some();
+        if let Some((_, ticket)) = ticket {
+            settle(ticket, written);
+        }
+        waited
+    }
 }
 
 impl Inner {
@@ -122,10 +132,12 @@ impl Inner {
     /// Runs one call for as long as its stream is there. When it is lost the call is dropped, which leaves its work
     /// running: the door sends the same call again, and it attaches.
     async fn run(self: &Arc<Self>, call: Call, arguments: JsonObject, mut stream: Stream) {
-        let call_id = call.call_id.clone();
+        let mut seat = self.seat.clone();
+        let Some(tenure) = seat.tenure() else { return };
         let (assigns, mut assigned) = mpsc::channel(1);
-        let in_hand = HandGuard::take(self, &call_id);
-        let request = request(call, arguments, in_hand.cancelled.clone(), assigns);
+        let in_hand = HandGuard::take(self, &call.call_id);
+        let back = Arc::new(Back::new(&call, assigns));
+        let request = request(call, arguments, in_hand.cancelled.clone(), back.clone());
         let calling = async {
             gather(&self.fleet, &self.broker, &request).await;
             Arc::clone(&self.toolbox).call(request).await
@@ -142,6 +154,11 @@ impl Inner {
                     Ok(None) | Err(_) => return,
                 },
                 () = in_hand.superseded.cancelled() => return,
+                // Whoever is the broker now gets the call from its door, and finds its work by its id.
+                () = seat.over(tenure) => {
+                    let own = self.line.label(&seat.own());
+                    return drop(stream.send.message(&News::Refused(format!("device {own} is not the broker any more"))).await);
+                }
                 Some(Told { news, wait, done }) = assigned.recv() => {
                     if stream.send.message(&news).await.is_err() {
                         return;
@@ -151,6 +168,9 @@ impl Inner {
                 answer = &mut calling => break answer,
             }
         };
+        if let Some(cause) = back.again() {
+            return drop(stream.send.message(&News::Refused(cause)).await);
+        }
         self.hand_back(&in_hand, answer, stream).await;
     }
 
@@ -234,25 +254,31 @@ impl Inner {
                 Reply::Done
             }
             DoorAsk::Cancel { call_id, conversation, reason } => {
-                if let Some(call) = self.open().calls.get(&call_id) {
-                    call.cancelled.cancel();
-                }
-                // Wherever it went, now or in a moment: a node that has not seen it yet refuses it then (F4). A node that
-                // cannot be reached is told later, by itself.
-                let cancel = Cancel { call_id, conversation, reason };
-                for node in self.fleet.nodes() {
-                    let cancel = cancel.clone();
-                    self.line.runtime().spawn(async move { node.cancel(cancel).await });
-                }
-                Reply::Done
+                self.call_off(Cancel { call_id, conversation, reason }, None).await
+            }
+            DoorAsk::CallOff { call_id, pin, conversation, reason } => {
+                self.call_off(Cancel { call_id, conversation, reason }, pin).await
             }
             DoorAsk::Written { call_id, written } => {
                 let ticket = self.open().tickets.remove(&call_id);
-                if let Some((_, ticket)) = ticket {
-                    settle(ticket, written);
+                match ticket {
+                    Some((_, ticket)) => settle(ticket, written),
+                    // An earlier broker's answer (failure rule F7).
+                    None => pass_on(&self.fleet, &call_id, written).await,
                 }
                 Reply::Done
             }
+        }
+    }
+
+    async fn call_off(&self, cancel: Cancel, pin: Option<SessionId>) -> Reply {
+        if let Some(call) = self.open().calls.get(&cancel.call_id) {
+            call.cancelled.cancel();
+        }
+        if call_off(&self.fleet, cancel, pin.as_ref()).await {
+            Reply::Done
+        } else {
+            Reply::Failed("the device of its session is away".to_owned())
         }
     }
 }
@@ -261,9 +287,8 @@ fn settle(ticket: Ticket, written: bool) {
     if written { ticket.written() } else { drop(ticket) }
 }
 
-fn request(call: Call, arguments: JsonObject, cancelled: CancellationToken, assigns: mpsc::Sender<Told>) -> Request {
+fn request(call: Call, arguments: JsonObject, cancelled: CancellationToken, assign: Arc<Back>) -> Request {
     let caller = call.caller();
-    let assign = Arc::new(Back { pin: call.pin.clone(), proposal: call.proposal, assigns });
     let budget = Duration::from_millis(call.budget_ms);
     let sent = Sent { call_id: call.call_id, pin: call.pin, budget, assign };
     Request { tool: call.tool, arguments, caller, cancelled, sent: Some(sent) }
@@ -281,6 +306,18 @@ struct Back {
     pin: Option<SessionId>,
     proposal: Option<SessionId>,
     assigns: mpsc::Sender<Told>,
+    again: OnceLock<String>,
+}
+
+impl Back {
+    fn new(call: &Call, assigns: mpsc::Sender<Told>) -> Self {
+        Self { pin: call.pin.clone(), proposal: call.proposal.clone(), assigns, again: OnceLock::new() }
+    }
+
+    /// Why the door is to send the call again, when it is.
+    fn again(&self) -> Option<String> {
+        self.again.get().cloned()
+    }
 }
 
 impl Assign for Back {
@@ -293,6 +330,10 @@ impl Assign for Back {
             let told_so = self.assigns.send(Told { news: News::Assigned { session, device, wait }, wait, done }).await;
             told_so.is_ok() && told.await.unwrap_or(false)
         })
+    }
+
+    fn again(&self, cause: &str) {
+        let _ = self.again.set(cause.to_owned());
     }
 }
 

@@ -42,7 +42,7 @@ async fn pair(budget: Duration) -> (World, World, Arc<Toolbox>) {
         cwd: placed.info.cwd.into(),
     });
     near.broker.announce(announced.collect());
-    let tenure = watch::Sender::new(Tenure { epoch: 1, term: 1 }).subscribe();
+    let tenure = Arc::new(Tenure { epoch: 1, term: 1 });
     let toolbox = Toolbox::new(near.broker.clone(), Arc::new(pair), tenure, budget, Duration::from_secs(20));
     (near, far, Arc::new(toolbox))
 }
