@@ -190,6 +190,27 @@ async fn a_quiet_peer_that_was_killed_is_noticed_within_sixteen_seconds() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_address_that_is_learned_while_another_is_dialled_is_dialled_at_once() {
+    let (mut desk, mut laptop) = (Plan::new("desk"), Plan::new("laptop"));
+    let roster = roster_of(&[(&desk.identity, "desk"), (&laptop.identity, "laptop")]);
+    (desk.roster, laptop.roster) = (Some(roster.clone()), Some(roster));
+    // Nothing answers there, and nobody says so.
+    let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    laptop.remembered = vec![(desk.identity.node_id(), at(silent.local_addr().unwrap()))];
+    let (desk, laptop) = tokio::join!(desk.start(), laptop.start());
+    until("the old address is dialled", || laptop.state_of(&desk) == PeerState::Connecting).await;
+    let learned = Instant::now();
+    laptop.mesh.learn(vec![(desk.node, vec![desk.mesh.local_addr()])]);
+    until("they are connected", || laptop.sees(&desk)).await;
+    println!("connected {:?} after the address was learned", learned.elapsed());
+    assert!(
+        learned.elapsed() < Duration::from_secs(3),
+        "not after the old one's five seconds: {:?}",
+        learned.elapsed()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_broker_that_comes_back_on_another_port_is_found_again() {
     let (desk, laptop) = pair().await;
     desk.mesh.kill().await;

@@ -1,7 +1,12 @@
 //! One task for each member: it keeps a connection while one is wanted, and closes one that nobody uses. And one for
 //! the places that the owner named, where it is not known who is there.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    net::SocketAddr,
+    sync::Arc,
+    time::Duration,
+};
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::{sync::Notify, time::Instant};
@@ -21,6 +26,10 @@ use crate::{
 
 /// Between the starts of two dials to the same device: the better address has the time to answer on a LAN.
 const STAGGER: Duration = Duration::from_millis(150);
+/// An address that is being dialled is dialled once more when there is news of the device, but not sooner than this.
+const DIALLED_AGAIN: Duration = Duration::from_millis(300);
+/// Dials to one device at a time: all of its addresses, and some of them twice.
+const DIALS_MAX: usize = 32;
 /// A connection that nobody uses and nobody has to keep is closed after this.
 const UNUSED_MAX: Duration = Duration::from_secs(60);
 /// A connection that lasted this long was one; a shorter one counts as a dial in vain.
@@ -60,7 +69,7 @@ async fn tend(core: Arc<Core>, peer: NodeId) {
             core.table.set_state(peer, PeerState::Idle, None);
             wake.notified().await;
         } else {
-            match reach(&core, peer).await {
+            match reach(&core, peer, &wake).await {
                 Outcome::Linked => {}
                 Outcome::NoAddress => {
                     core.table.set_state(peer, PeerState::Unknown, None);
@@ -131,7 +140,7 @@ enum Outcome {
 }
 
 /// Dials every address of `peer` until one of them is it, or it has dialled us.
-async fn reach(core: &Arc<Core>, peer: NodeId) -> Outcome {
+async fn reach(core: &Arc<Core>, peer: NodeId, wake: &Notify) -> Outcome {
     let candidates = core.elsewhere(&peer);
     if candidates.is_empty() {
         return Outcome::NoAddress;
@@ -150,7 +159,7 @@ async fn reach(core: &Arc<Core>, peer: NodeId) -> Outcome {
     // if both sides gave theirs up there would be none.
     let raced = tokio::select! {
         biased;
-        raced = race(core, Protocol::Mesh, Some(peer), candidates) => raced,
+        raced = race(core, Protocol::Mesh, Some(peer), candidates, Some(wake)) => raced,
         () = linked => return Outcome::Linked,
     };
     let result = match raced {
@@ -172,22 +181,30 @@ async fn reach(core: &Arc<Core>, peer: NodeId) -> Outcome {
 }
 
 /// Dials the addresses one after the other, without waiting long for each; gives the first that answers, or what went
-/// wrong with each, the first one's first.
+/// wrong with each, the first one's first. Whenever `news` comes, what is known of the device now is dialled as well.
 pub(super) async fn race(
     core: &Arc<Core>,
     protocol: Protocol,
     expected: Option<NodeId>,
     addresses: Vec<SocketAddr>,
+    news: Option<&Notify>,
 ) -> Result<Connection, Vec<(SocketAddr, Ended)>> {
-    let mut waiting = addresses.into_iter();
+    let mut waiting = VecDeque::from(addresses);
+    let mut begun = BTreeMap::new();
     let mut dials = FuturesUnordered::new();
     let mut failures = Vec::new();
     let mut next = Instant::now();
     loop {
-        let may_start = waiting.len() > 0;
+        let may_start = !waiting.is_empty();
         if dials.is_empty() && !may_start {
             return Err(failures);
         }
+        let told = async {
+            match news {
+                Some(news) => news.notified().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             biased;
             Some((address, result)) = dials.next(), if !dials.is_empty() => match result {
@@ -202,8 +219,19 @@ pub(super) async fn race(
                     next = Instant::now();
                 }
             },
+            () = told => {
+                let known = expected.map(|expected| core.elsewhere(&expected)).unwrap_or_default();
+                let due = |address: &SocketAddr| {
+                    begun.get(address).is_none_or(|begun: &Instant| begun.elapsed() >= DIALLED_AGAIN)
+                };
+                // The first packet may have come before the device was there, and the next one is far off.
+                let room = DIALS_MAX.saturating_sub(dials.len());
+                waiting = known.into_iter().filter(due).take(room).collect();
+                next = Instant::now();
+            }
             () = tokio::time::sleep_until(next), if may_start => {
-                if let Some(address) = waiting.next() {
+                if let Some(address) = waiting.pop_front() {
+                    begun.insert(address, Instant::now());
                     dials.push(async move { (address, core.endpoint.dial(address, protocol, expected).await) });
                 }
                 next = Instant::now() + STAGGER;
@@ -273,7 +301,7 @@ async fn visit(core: &Arc<Core>, place: &HostPort) -> Result<(), String> {
     let first = |failures: Vec<(SocketAddr, Ended)>| {
         failures.first().map_or_else(|| "no address".to_owned(), |f| f.1.to_string())
     };
-    let connection = race(core, Protocol::Mesh, None, addresses).await.map_err(first)?;
+    let connection = race(core, Protocol::Mesh, None, addresses, None).await.map_err(first)?;
     let (peer, address) = (connection.peer(), connection.address());
     match greet_dialled(core, connection).await {
         Ok(_) | Err(Refusal::Needless) => {

@@ -58,9 +58,10 @@ const _: () = assert!(FIRST_WINDOW_BYTES > 4 * PACKET_BYTES_MAX as u64);
 const SEND_WINDOW_BYTES: u64 = 8 * 1024 * 1024;
 /// The same before a device is admitted: its hello or its request, no more.
 pub(super) const STRANGER_WINDOW_BYTES: u32 = 64 * 1024;
-/// What the round trip of the consensus engine's connections is taken for until it is measured: a lost first packet is
-/// sent again after three times this, and not after a second (RFC 9002 section 6.2), in which an election is over.
-const ELECTION_RTT: Duration = Duration::from_millis(50);
+/// What the round trip is taken for until it is measured. A lost first packet is sent again after three times this: with
+/// RFC 9002's own 333 ms (section 6.2.2) a device that starts a moment later would be reached a second later. On a slower
+/// way a few packets go out twice.
+const FIRST_ROUND_TRIP: Duration = Duration::from_millis(100);
 /// Streams that a device may open before it is admitted.
 const STRANGER_STREAMS: u32 = 1;
 /// Between two answers that a connection is not known any more. A restarted device is asked on several old connections at
@@ -152,11 +153,7 @@ impl Endpoint {
         let broken = |cause: &dyn std::fmt::Display| Ended::Broken(cause.to_string());
         let tls = self.credentials.client(protocol, expected).map_err(|cause| broken(&cause))?;
         let mut config = quinn::ClientConfig::new(tls);
-        let mut transport = transport(Some(KEEP_ALIVE), 0);
-        if protocol == Protocol::Raft {
-            transport.initial_rtt(ELECTION_RTT);
-        }
-        config.transport_config(Arc::new(transport));
+        config.transport_config(Arc::new(transport(Some(KEEP_ALIVE), 0)));
         // No name is sent; quinn wants one that could be.
         let connecting = self.quinn.connect_with(config, address, "chappie.invalid").map_err(|cause| broken(&cause))?;
         established(connecting).await
@@ -321,6 +318,7 @@ fn transport(keep_alive: Option<Duration>, streams: u32) -> TransportConfig {
     config
         .keep_alive_interval(keep_alive)
         .max_idle_timeout(IDLE.try_into().ok())
+        .initial_rtt(FIRST_ROUND_TRIP)
         .max_concurrent_bidi_streams(streams.into())
         .max_concurrent_uni_streams(VarInt::from_u32(0))
         .datagram_receive_buffer_size(None)

@@ -98,7 +98,7 @@ async fn reach(core: &Arc<Core>, node: NodeId) -> Result<Arc<Dialled>, String> {
     let connection = tokio::select! {
         biased;
         connection = eager(core, node, best) => connection,
-        raced = tend::race(core, Protocol::Raft, Some(node), candidates) => raced.map_err(|failures| {
+        raced = tend::race(core, Protocol::Raft, Some(node), candidates, None) => raced.map_err(|failures| {
             let why = failures.into_iter().next().map_or(Refusal::Needless, |(_, ended)| Refusal::Theirs(ended));
             heed(core, node, &why);
             story(&why)
@@ -188,7 +188,7 @@ async fn keep(core: Arc<Core>, node: NodeId, peer: Arc<Peer>, dialled: Arc<Diall
                 let state = peer.state();
                 if state.waiting == 0 && state.asked.is_none_or(|asked| asked.elapsed() >= UNUSED_MAX) {
                     drop(state);
-                    dialled.connection.close(CloseCode::Redundant, "not used");
+                    dialled.connection.close(CloseCode::Done, "the connection is not needed");
                 }
             }
         }
