@@ -4,9 +4,14 @@ use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
-use chappie_mesh::{Identity, NodeId};
+use chappie_mesh::{
+    Identity, Incarnation, NodeId,
+    consensus::{Carrier, Pace, Unreached, Voting},
+};
+use futures_util::future::BoxFuture;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -14,27 +19,47 @@ use super::{
     Node, OFFLINE_WAIT, StartError,
     desk::DESKS_MAX,
     gate::Gate,
-    mesh::{Kept, MeshOpener, Slot, Whereabouts},
+    mesh::{Kept, MeshOpener, Slot, Whereabouts, keep_run, next_run},
 };
 use crate::{
-    broker::{self, Broker},
+    broker::{self, Broker, Place},
     config::Config,
     fleet::{
-        LocalNode, directory::Fleet, feed::Receiver, line::Line, membership::Membership, office::FleetOffice,
-        roll::Roll, seat::Seat, serve::Incoming,
+        LocalNode,
+        directory::Fleet,
+        feed::Receiver,
+        line::Line,
+        membership::{Membership, OpenFailure},
+        office::FleetOffice,
+        roll::Roll,
+        seat::Seat,
+        serve::Incoming,
     },
     host::native::{group, host::NativeHosts, stage},
     sessions::{HostFactory, Record, Sessions},
-    storage::{blobs::Blobs, node::NodeStore},
+    storage::{blobs::Blobs, medium::Medium, node::NodeStore},
     tools::{
         Toolbox,
         forward::{Doors, Forwarding},
     },
 };
 
+/// Patience on a local network.
+const PACE: Pace = Pace { heartbeat_ms: 60, patience_min_ms: 200, patience_max_ms: 400 };
+
+/// Each device's group is its own: it has nobody to ask.
+struct Nowhere;
+
+impl Carrier for Nowhere {
+    fn ask(&self, _: NodeId, _: Vec<u8>, _: Duration) -> BoxFuture<'static, Result<Vec<u8>, Unreached>> {
+        Box::pin(async { Err(Unreached("there is nobody else".into())) })
+    }
+}
+
 /// What stands below the tools: stores, membership, sessions, and the way to other devices.
 struct Ground {
     store: NodeStore,
+    run: Incarnation,
     broker: Broker,
     blobs: Blobs,
     membership: Arc<Membership>,
@@ -49,7 +74,20 @@ async fn ground(config: &Config, own: NodeId, stopping: &CancellationToken) -> R
     let home = &config.home;
     let store = NodeStore::open(home)?;
     let settings = broker::Settings { cooldown: config.cooldown, offline_wait: OFFLINE_WAIT };
-    let broker = Broker::open(home, settings)?;
+    let run = next_run(&store)?;
+    let place = Place {
+        medium: Medium::Folder(home.clone()),
+        node: own,
+        name: config.name.clone(),
+        run,
+        voting: Voting::Auto,
+        carrier: Arc::new(Nowhere),
+        pace: PACE,
+        member_of: None,
+    };
+    let broker = Broker::open(place, settings).await?;
+    keep_run(&store, run).await?;
+    broker.settle_run().await.map_err(OpenFailure::Broker)?;
     let blobs = Blobs::open(&home.join("blobs")).map_err(|cause| StartError::Home { path: home.clone(), cause })?;
     sweep(home).await;
     let membership = Membership::open(own, &config.name, store.clone(), broker.clone()).await?;
@@ -61,7 +99,7 @@ async fn ground(config: &Config, own: NodeId, stopping: &CancellationToken) -> R
     let office = FleetOffice::new(seat.clone(), broker.clone(), Arc::clone(&roll), line.clone());
     let factory = factory(home, &blobs);
     let sessions = Sessions::open(home, store.clone(), Arc::new(office), factory, stopping.clone()).await?;
-    Ok(Ground { store, broker, blobs, membership, seat, mesh, line, roll, sessions })
+    Ok(Ground { store, run, broker, blobs, membership, seat, mesh, line, roll, sessions })
 }
 
 /// The parts of a node, its sessions open.
@@ -71,7 +109,7 @@ pub(super) async fn node(
     stopping: CancellationToken,
 ) -> Result<Arc<Node>, StartError> {
     let own = identity.node_id();
-    let Ground { store, broker, blobs, membership, seat, mesh, line, roll, sessions } =
+    let Ground { store, run, broker, blobs, membership, seat, mesh, line, roll, sessions } =
         ground(&config, own, &stopping).await?;
     let local = LocalNode::new(Arc::clone(&sessions), blobs.clone(), config.name.clone());
     let connected = watch::Sender::default();
@@ -90,6 +128,7 @@ pub(super) async fn node(
         config,
         identity,
         store,
+        run,
         broker,
         sessions,
         blobs,

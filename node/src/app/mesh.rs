@@ -197,13 +197,16 @@ pub(super) fn duplicate_text(label: &str, duplicate: &Duplicate) -> String {
     }
 }
 
-/// Which run of this device begins: written down before the mesh hears of it (F15).
-pub(super) async fn next_run(store: &NodeStore) -> Result<Incarnation, StoreError> {
+/// Which run of this device begins (F15). It is not written down yet: the broker's store hears of it first.
+pub(super) fn next_run(store: &NodeStore) -> Result<Incarnation, StoreError> {
     let before: Option<Incarnation> = store.read(&Key::incarnation())?;
     let nonce = clock::random();
-    let run = before.map_or_else(|| Incarnation::first(nonce), |before| before.next(nonce));
-    store.durable(vec![Change::set(Key::incarnation(), &run)]).await?;
-    Ok(run)
+    Ok(before.map_or_else(|| Incarnation::first(nonce), |before| before.next(nonce)))
+}
+
+/// Writes down which run began: before the mesh hears of it.
+pub(super) async fn keep_run(store: &NodeStore, run: Incarnation) -> Result<(), StoreError> {
+    store.durable(vec![Change::set(Key::incarnation(), &run)]).await
 }
 
 /// What the store remembers of peers.
@@ -228,7 +231,7 @@ pub(super) async fn start(node: &Arc<Node>) -> Result<(), super::StartError> {
             "this device is in no mesh yet, so the addresses to connect to are not dialled; join one with `chappie join CODE`"
         );
     }
-    let incarnation = next_run(&node.store).await?;
+    let incarnation = node.run;
     let remembered = remembered(&node.store)?;
     let handler = Arc::new(Wires { node: Arc::downgrade(node), runtime: Spawner::current() });
     let addresses = match config.listen {

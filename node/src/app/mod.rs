@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use chappie_mesh::{Duplicate, Identity, IdentityError, MeshError, NodeId};
+use chappie_mesh::{Duplicate, Identity, IdentityError, Incarnation, MeshError, NodeId};
 use serde::Serialize;
 use tokio::{
     sync::{Semaphore, watch},
@@ -141,6 +141,8 @@ pub(crate) struct Node {
     config: Config,
     identity: Arc<Identity>,
     store: NodeStore,
+    /// This start of the device.
+    run: Incarnation,
     broker: Broker,
     sessions: Arc<Sessions>,
     blobs: Blobs,

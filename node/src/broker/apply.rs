@@ -1,9 +1,12 @@
 //! `apply`: one command on the state. Pure and total: it never fails, never reads a clock, and the same commands from an
 //! empty state give the same state, byte for byte. All time comes from the stamp.
 
+use chappie_mesh::NodeId;
+
 use super::{
     command::{Command, ImportCounts, ImportRow, Reply, Reservation, Resolve, Settlement, Stamped},
     limits::{BINDINGS_MAX, DELIVERED_MAX, PRUNE_EVERY_MS, RECEIPTS_MAX},
+    reannounce,
     receipts::{Receipt, ReceiptKey, ReceiptStatus, original_key},
     state::{Binding, Delivered, State},
 };
@@ -26,6 +29,8 @@ pub fn apply(state: &mut State, entry: &Stamped) -> Reply {
         Command::Jump { gap_ms } => jump(state, at, *gap_ms),
         Command::SourceRead { conversation, uri } => source_read(state, at, conversation, uri),
         Command::Import { bindings, receipts } => import(state, entry, bindings, receipts),
+        Command::Reannounce { node, rows, last } => reannounce::reannounce(state, at, node, rows, *last),
+        Command::AcceptLoss => Reply::Done(!std::mem::take(&mut state.recovering).is_empty()),
         Command::Found { .. }
         | Command::Invite { .. }
         | Command::Admit { .. }
@@ -57,7 +62,7 @@ fn bind(state: &mut State, entry: &Stamped, chat: &str, session: &SessionId, exp
         return Reply::Stale;
     }
     if !state.bindings.contains_key(chat) && !room_for_binding(state, at) {
-        return Reply::Full { what: "saved conversations", limit: BINDINGS_MAX };
+        return Reply::full("saved conversations", BINDINGS_MAX);
     }
     let binding = Binding { session: session.clone(), last_used: at, idle_from: at, revision: entry.index };
     let previous = state.bindings.insert(chat.to_owned(), binding).filter(|old| !old.prunable(at));
@@ -103,6 +108,9 @@ fn reserve(state: &mut State, at: Millis, reservation: &Reservation) -> Reply {
     if let Some(known) = known_receipt(state, at, reservation) {
         return known;
     }
+    if let Some(refused) = recovering(state) {
+        return refused;
+    }
     let key = &reservation.key;
     if let Some(receipt) = state.receipts.get_mut(key) {
         // Sealed, or its 24 h are over: the next attempt, which a session node tells from the old one.
@@ -139,6 +147,17 @@ fn adopt(state: &mut State, at: Millis, reservation: &Reservation) {
     }
 }
 
+/// The answer for any operation that is not known while members have yet to re-announce (failure rule F17): one of them may
+/// have run it. Needs no command.
+#[must_use]
+pub fn recovering(state: &State) -> Option<Reply> {
+    if state.recovering.is_empty() {
+        return None;
+    }
+    let name = |node| state.membership.as_ref().map_or_else(|| NodeId::short(node), |known| known.name_of(node));
+    Some(Reply::Recovering(state.recovering.iter().map(name).collect()))
+}
+
 /// The answer for an operation that must not run: it is known, or its id is taken by other arguments. Needs no command.
 #[must_use]
 pub fn known_receipt(state: &State, now: Millis, reservation: &Reservation) -> Option<Reply> {
@@ -163,7 +182,7 @@ pub fn receipts_full(state: &State, now: Millis, reservation: &Reservation) -> b
 }
 
 pub(super) const fn full_receipts() -> Reply {
-    Reply::Full { what: "operation receipts", limit: RECEIPTS_MAX }
+    Reply::full("operation receipts", RECEIPTS_MAX)
 }
 
 fn new_receipt(reservation: &Reservation, attempt: u32, created: Millis, at: Millis) -> Receipt {
@@ -190,7 +209,14 @@ fn new_receipt(reservation: &Reservation, attempt: u32, created: Millis, at: Mil
     receipt
 }
 
-fn settle(state: &mut State, at: Millis, key: &ReceiptKey, attempt: u32, outcome: &Settlement, left_out: u32) -> Reply {
+pub(super) fn settle(
+    state: &mut State,
+    at: Millis,
+    key: &ReceiptKey,
+    attempt: u32,
+    outcome: &Settlement,
+    left_out: u32,
+) -> Reply {
     use ReceiptStatus::{Completed, NeverRun, Running, Uncertain};
     let Some(receipt) = state.receipts.get_mut(key).filter(|receipt| receipt.attempt == attempt) else {
         return Reply::Done(false);
@@ -230,7 +256,7 @@ fn resolve(state: &mut State, at: Millis, key: &ReceiptKey, how: Resolve) -> Rep
 fn deliver(state: &mut State, at: Millis, conversation: &str, ids: &[String]) -> Reply {
     let new: Vec<&String> = ids.iter().filter(|id| !state.delivered.contains_key(*id)).collect();
     if state.delivered.len() + new.len() > DELIVERED_MAX {
-        return Reply::Full { what: "delivered late results", limit: DELIVERED_MAX };
+        return Reply::full("delivered late results", DELIVERED_MAX);
     }
     let changed = !new.is_empty();
     for id in new.into_iter().cloned().collect::<Vec<_>>() {

@@ -3,6 +3,8 @@
 //! Variants and fields are append-only, because a log entry must stay readable for every later program: a new field is a
 //! new variant. `golden` tests pin the bytes.
 
+use std::borrow::Cow;
+
 use chappie_mesh::{InviteId, InviteKey, MeshId, NodeId};
 use serde::{Deserialize, Serialize};
 
@@ -13,15 +15,46 @@ use super::{
     },
     membership::Verdict,
     merge::{Belongings, MergeReport},
+    reannounce::Reannounced,
     receipts::{Receipt, ReceiptKey, ReceiptKind, ResourceRefData},
     state::{self, Binding, DecodeError},
 };
 use crate::ids::{CallId, Conversation, Millis, SessionId};
 
 /// First byte of an encoded entry.
-const ENTRY_VERSION: u8 = 1;
+///
+/// 1: [`Stamped`], in stores of formats 2 and 3. 2: [`Entry`].
+const ENTRY_VERSION: u8 = 2;
+/// First byte of an encoded reply.
+const REPLY_VERSION: u8 = 1;
 
-/// A command with its place in the log.
+/// A command as it is proposed. Its place is known only when it is applied.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Mesh time at the broker that proposed it. When it is applied it counts as the latest stamp of all before, if that is
+    /// later.
+    pub at: Millis,
+    /// What to do.
+    pub command: Command,
+}
+
+impl Entry {
+    /// The entry as bytes: one version byte, then postcard.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        state::encode(ENTRY_VERSION, self)
+    }
+
+    /// The entry of [`Entry::encode`].
+    ///
+    /// # Errors
+    /// [`DecodeError`].
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        state::decode(ENTRY_VERSION, bytes)
+    }
+}
+
+/// A command with its place among all that were applied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stamped {
     /// Mesh time; never before the stamp of the entry before.
@@ -33,18 +66,17 @@ pub struct Stamped {
 }
 
 impl Stamped {
-    /// The entry as bytes: one version byte, then postcard.
-    #[must_use]
-    pub fn encode(&self) -> Vec<u8> {
-        state::encode(ENTRY_VERSION, self)
-    }
-
-    /// The entry of [`Stamped::encode`].
+    /// An entry of version 1, as stores of formats 2 and 3 hold them.
     ///
     /// # Errors
     /// [`DecodeError`].
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
-        state::decode(ENTRY_VERSION, bytes)
+        state::decode(1, bytes)
+    }
+
+    #[cfg(test)]
+    pub(super) fn encode(&self) -> Vec<u8> {
+        state::encode(1, self)
     }
 }
 
@@ -127,7 +159,8 @@ pub enum Command {
         /// Receipts; ours win.
         receipts: Vec<Receipt>,
     },
-    /// This node becomes a mesh of one, unless it is the broker of one already; then it takes the name.
+    /// This node becomes a mesh of one, unless it is the broker of one already; then it takes the name. In logs of format 3
+    /// only.
     Found {
         /// The new mesh.
         mesh: MeshId,
@@ -177,7 +210,7 @@ pub enum Command {
         /// The rows.
         brought: Belongings,
     },
-    /// Everything goes, and this node becomes a mesh of one.
+    /// Everything goes, and this node becomes a mesh of one. In logs of format 3 only.
     StartOver {
         /// The new mesh; a repeated command with the same one changes nothing.
         mesh: MeshId,
@@ -186,6 +219,17 @@ pub enum Command {
         /// Its name.
         name: String,
     },
+    /// After `mesh recover`: which operations a member knows of the last 24 h (failure rule F17).
+    Reannounce {
+        /// The member.
+        node: NodeId,
+        /// Its operations, or some of them.
+        rows: Vec<Reannounced>,
+        /// Whether these are the last of them.
+        last: bool,
+    },
+    /// What members that have not re-announced know is given up (failure rule F17).
+    AcceptLoss,
 }
 
 /// A reserved operation, as the log has it.
@@ -246,8 +290,8 @@ pub struct ImportRow {
     pub last_used: Option<Millis>,
 }
 
-/// What a command did.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What a command did. Variants are append-only.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
     /// The binding stands under this revision; what stood there before, unless expired.
     Bound {
@@ -270,7 +314,7 @@ pub enum Reply {
     /// The table is full.
     Full {
         /// Of what.
-        what: &'static str,
+        what: Cow<'static, str>,
         /// The limit.
         limit: usize,
     },
@@ -290,13 +334,36 @@ pub enum Reply {
     Merged(MergeReport),
     /// Done; whether anything changed.
     Done(bool),
+    /// Nothing new may be reserved yet: these members have not re-announced, by name.
+    Recovering(Vec<String>),
+}
+
+impl Reply {
+    /// The table of `what` is full.
+    pub(super) const fn full(what: &'static str, limit: usize) -> Self {
+        Self::Full { what: Cow::Borrowed(what), limit }
+    }
+
+    /// The reply as bytes: one version byte, then postcard.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        state::encode(REPLY_VERSION, self)
+    }
+
+    /// The reply of [`Reply::encode`].
+    ///
+    /// # Errors
+    /// [`DecodeError`].
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        state::decode(REPLY_VERSION, bytes)
+    }
 }
 
 /// Why a device was not forgotten.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Kept {
-    /// It is the broker itself.
-    Broker,
+    /// It is the last one.
+    Last,
     /// It is no member and never was, as far as is known.
     Unknown,
 }
@@ -367,6 +434,10 @@ impl Command {
                 sessions.iter().try_for_each(|id| bytes("the session's id", id.as_str(), SESSION_BYTES_MAX))
             }
             Self::Merge { brought, .. } => check_brought(brought),
+            Self::Reannounce { rows, .. } => {
+                at_most("the piece of what a device re-announces", rows.len(), IMPORT_BATCH)?;
+                rows.iter().try_for_each(Reannounced::check)
+            }
             Self::Invite { .. }
             | Self::Touch { .. }
             | Self::Restore { .. }
@@ -374,7 +445,8 @@ impl Command {
             | Self::Resolve { .. }
             | Self::Forget { .. }
             | Self::Jump { .. }
-            | Self::SourceRead { .. } => Ok(()),
+            | Self::SourceRead { .. }
+            | Self::AcceptLoss => Ok(()),
         }
     }
 
@@ -453,7 +525,7 @@ fn at_most(what: &'static str, rows: usize, max: usize) -> Result<(), TooLong> {
     Err(TooLong { what, found: format!("{rows} rows"), limit: format!("{max} rows") })
 }
 
-fn bytes(what: &'static str, text: &str, max: usize) -> Result<(), TooLong> {
+pub(super) fn bytes(what: &'static str, text: &str, max: usize) -> Result<(), TooLong> {
     if text.len() <= max {
         return Ok(());
     }

@@ -1,6 +1,6 @@
 //! The broker's errors: what was wanted, what was found, what to do next. Pure.
 
-use std::time::Duration;
+use std::{borrow::Cow, time::Duration};
 
 use super::{
     command::TooLong,
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::ids::SessionId;
 
-pub use crate::storage::consensus::OpenError;
+pub use crate::storage::log::OpenError;
 
 /// Why there is no session for a request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -89,7 +89,7 @@ pub enum ProposeError {
     )]
     Full {
         /// Which.
-        what: &'static str,
+        what: Cow<'static, str>,
         /// Its size.
         limit: usize,
     },
@@ -99,6 +99,16 @@ pub enum ProposeError {
     /// The node is stopping.
     #[error("the node is stopping; repeat the request when it runs again")]
     Stopped,
+    /// This device is not the broker, or not any more. Nothing was recorded.
+    #[error("another device is the broker now, nothing was done here; repeat the same request with the same ids")]
+    NotBroker,
+    /// After `mesh recover`, before every member said what it knows (failure rule F17).
+    #[error(
+        "after `mesh recover` no new operation is accepted before every device has said which ones it knows, and {} did not \
+         yet: start chappie there, or give up what only they know with `chappie mesh recover --accept-loss`",
+        .0.join(", ")
+    )]
+    Recovering(Vec<String>),
     /// The broker is on another device, and the word did not arrive there or its answer did not come back: repeat it.
     #[error("the broker could not be asked ({0}); repeat the same request with the same ids")]
     Unreachable(String),
@@ -141,7 +151,7 @@ pub enum InviteError {
     )]
     Full {
         /// Which.
-        what: &'static str,
+        what: Cow<'static, str>,
         /// Its size.
         limit: usize,
     },
@@ -179,10 +189,19 @@ pub enum AdmitError {
 /// Why a device was not forgotten.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ForgetError {
-    /// It is the broker.
+    /// It is the last one.
+    #[error("{0} is the only device of its mesh, so there is nobody to forget it")]
+    Last(String),
+    /// It alone votes, so only it can be the broker, and it is not reached (failure rule F21).
     #[error(
-        "{0} is this mesh's broker: it keeps the bindings and receipts, and cannot be forgotten; to do without it, forget \
-         the other devices here one by one, then let them join each other anew (`chappie invite`, `chappie join CODE`)"
+        "{0} alone keeps the bindings and receipts for sure, and it is not reached, so it cannot be forgotten; start chappie \
+         there, or go on without it with `chappie mesh recover`"
+    )]
+    OnlyVoter(String),
+    /// It is the broker, and no other device can take that over now.
+    #[error(
+        "{0} is the broker, and no other device can take that over now: start chappie on another device of this mesh, wait \
+         until `chappie status` shows it in step, and repeat"
     )]
     Broker(String),
     /// It is none of ours.

@@ -5,32 +5,36 @@ use std::{
     collections::BTreeMap,
     io::{self, Read},
     path::{Path, PathBuf},
-    sync::{
-        Arc,
-        mpsc::{SyncSender, TrySendError, sync_channel},
-    },
-    time::{Duration, Instant},
+    sync::Arc,
+    time::Duration,
 };
 
-use tokio::sync::{oneshot, watch};
+use chappie_mesh::{NodeId, runtime::spawn};
+use tokio::{
+    sync::{
+        mpsc::{self, error::TrySendError},
+        oneshot, watch,
+    },
+    time::{Instant, timeout},
+};
 
 use super::{
     apply::{self, known_receipt, receipts_full},
     command::{Command, ImportCounts, Reply, Reservation, Resolve, Settlement},
+    council::{self, Control, Front, Opening, Place},
     errors::{OpenError, ProposeError, ResolveError},
     import::{self, ImportError, ImportReport, Imported},
-    limits::{IMPORT_BATCH, IMPORT_BYTES_MAX, QUEUE_MAX, SETTLED_RESOURCES_MAX},
+    limits::{CONTROLS_MAX, IMPORT_BATCH, IMPORT_BYTES_MAX, OFFICE_WAIT_MS, QUEUE_MAX, SETTLED_RESOURCES_MAX},
     meshtime::Reading,
     query,
     receipts::{Receipt, ReceiptKey, ReceiptKind},
-    state::State,
+    shared::{Clocks, Open, Shared},
     volatile::Announced,
-    writer::{Answer, Clocks, Hold, Job, Message, Shared, Writer, rebuild},
+    writer::{Answer, Hold, Job, Message, Seat, Writer},
 };
 use crate::{
     clock,
     ids::{CallId, Conversation, SessionId},
-    storage::consensus::{ConsensusStore, Contents, Older},
 };
 
 /// How the broker behaves.
@@ -48,11 +52,15 @@ impl Default for Settings {
     }
 }
 
-/// Handle to the broker; cheap to clone. The writer thread ends with the last handle or at [`Broker::close`].
+/// Handle to the broker; cheap to clone. Its tasks end with the last handle or at [`Broker::close`].
 #[derive(Clone)]
 pub struct Broker {
+    pub(super) node: NodeId,
     pub(super) shared: Arc<Shared>,
-    pub(super) jobs: SyncSender<Message>,
+    pub(super) jobs: mpsc::Sender<Message>,
+    pub(super) controls: mpsc::Sender<Control>,
+    pub(super) front: Arc<Front>,
+    pub(super) seat: watch::Receiver<Seat>,
     pub(super) settings: Settings,
 }
 
@@ -97,46 +105,37 @@ pub enum Reserved {
 }
 
 impl Broker {
-    /// Opens `<home>/consensus.redb`, rebuilds the state and starts the writer thread. Blocking.
+    /// Opens `consensus.redb` and starts this device's part in its group: a new store becomes a mesh of one, or an empty
+    /// member of [`Place::member_of`]. A device that is the only voter has the office when this returns, unless its disk fails.
     ///
     /// # Errors
     /// [`OpenError`].
-    pub fn open(home: &Path, settings: Settings) -> Result<Self, OpenError> {
-        let path = home.join("consensus.redb");
-        let (store, contents) = ConsensusStore::open(&path, upgrade)?;
+    pub async fn open(place: Place, settings: Settings) -> Result<Self, OpenError> {
         let start = Instant::now();
         let clocks = move || Reading {
             wall: clock::now(),
             steady_ms: u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX),
         };
-        Self::start(store, &contents, settings, Box::new(clocks))
+        Self::start(place, settings, Box::new(clocks)).await
     }
 
-    pub(super) fn start(
-        store: ConsensusStore,
-        contents: &Contents,
-        settings: Settings,
-        clocks: Clocks,
-    ) -> Result<Self, OpenError> {
-        let path = store.path().to_owned();
-        let rebuilt = rebuild(contents, u64::MAX)
-            .map_err(|error| OpenError::Damaged { path: path.clone(), cause: error.to_string() })?;
-        let shared = Arc::new(Shared::new(rebuilt.state, clocks));
-        let (jobs, queue) = sync_channel(QUEUE_MAX);
-        let writer = Writer::new(Arc::clone(&shared), store, rebuilt.snapshot);
-        std::thread::Builder::new()
-            .name("broker".into())
-            .spawn(move || writer.run(&queue))
-            .map_err(|error| OpenError::Io { path, cause: format!("no writer thread: {error}") })?;
-        Ok(Self { shared, jobs, settings })
+    pub(super) async fn start(place: Place, settings: Settings, clocks: Clocks) -> Result<Self, OpenError> {
+        let node = place.node;
+        let (controls, orders) = mpsc::channel(CONTROLS_MAX);
+        let Opening { shared, front, seat, council } = council::open(place, orders, clocks).await?;
+        let (jobs, queue) = mpsc::channel(QUEUE_MAX);
+        spawn(council.run());
+        spawn(Writer::new(Arc::clone(&shared), queue, seat.clone()).run());
+        let broker = Self { node, shared, jobs, controls, front, seat, settings };
+        broker.settled().await;
+        Ok(broker)
     }
 
-    /// Writes what was proposed before, then closes the store. Later proposals are answered [`ProposeError::Stopped`].
-    pub async fn close(&self) {
-        let (done, closed) = oneshot::channel();
-        if self.send(Message::Stop(done)).await {
-            let _ = closed.await;
-        }
+    /// Waits until a device that is the only voter has the office.
+    async fn settled(&self) {
+        let mut seat = self.seat.clone();
+        let taken = seat.wait_for(|seat| seat.acting.is_some() || !seat.alone);
+        let _ = timeout(Duration::from_millis(OFFICE_WAIT_MS), taken).await;
     }
 
     /// Replaces the list of online sessions, and wakes selections that wait for one when it changed.
@@ -202,8 +201,9 @@ impl Broker {
         let known = {
             let state = self.shared.state();
             let now = self.shared.now(&self.shared.memory());
-            known_receipt(&state, now, &reservation)
-                .or_else(|| receipts_full(&state, now, &reservation).then_some(apply::full_receipts()))
+            // What may yet be taken back is for the log to answer.
+            let known = known_receipt(&state, now, &reservation).filter(|_| !self.shared.is_open(&reservation.key));
+            known.or_else(|| receipts_full(&state, now, &reservation).then_some(apply::full_receipts()))
         };
         let reply = match known {
             Some(reply) => reply,
@@ -214,6 +214,7 @@ impl Broker {
             Reply::Replay(receipt) => Reserved::Replay(*receipt),
             Reply::Conflict(receipt) => Reserved::Conflict(*receipt),
             Reply::Full { limit, .. } => Reserved::Full { limit },
+            Reply::Recovering(missing) => return Err(ProposeError::Recovering(missing)),
             other => unreachable!("`Reserve` is never answered {other:?}"),
         })
     }
@@ -341,12 +342,8 @@ impl Broker {
     /// # Errors
     /// What the system said.
     pub async fn backup(&self) -> io::Result<PathBuf> {
-        let (done, result) = oneshot::channel();
         let stopped = || io::Error::other("the node is stopping");
-        if !self.send(Message::Backup("import", done)).await {
-            return Err(stopped());
-        }
-        result.await.map_err(|_| stopped())?
+        self.ask(|done| Control::Archive("import", done)).await.map_err(|_| stopped())?
     }
 }
 
@@ -356,6 +353,8 @@ pub(super) struct Pending {
     answer: oneshot::Receiver<Result<Reply, ProposeError>>,
     command: Option<Command>,
     seq: u64,
+    /// Held until the reply was taken, or is being taken back.
+    open: Option<Arc<Open>>,
 }
 
 impl Pending {
@@ -372,7 +371,7 @@ impl Drop for Pending {
         self.answer.close();
         // A reply that was sent but not taken; one not yet sent comes back to the writer.
         if let Ok(Ok(reply)) = self.answer.try_recv() {
-            self.broker.shared.abandon(&command, self.seq, &reply);
+            self.broker.shared.abandon(&command, self.seq, &reply, self.open.take());
             let _ = self.broker.jobs.try_send(Message::Wake);
         }
     }
@@ -392,45 +391,23 @@ impl Broker {
         command.check()?;
         let (sender, answer): (Answer, _) = oneshot::channel();
         let kept = command.revocable().then(|| command.clone());
-        self.jobs.try_send(Message::Propose(Box::new(Job { command, answer: Some(sender), seq, hold }))).map_err(
-            |error| match error {
-                TrySendError::Full(_) => ProposeError::Busy,
-                TrySendError::Disconnected(_) => ProposeError::Stopped,
-            },
-        )?;
-        Ok(Pending { broker: self.clone(), answer, command: kept, seq })
+        let open = match &command {
+            Command::Reserve(reservation) => Some(self.shared.open(&reservation.key)),
+            _ => None,
+        };
+        let job = Job { command, answer: Some(sender), seq, hold, open: open.clone() };
+        self.jobs.try_send(Message::Propose(Box::new(job))).map_err(|error| match error {
+            TrySendError::Full(_) => ProposeError::Busy,
+            TrySendError::Closed(_) => ProposeError::Stopped,
+        })?;
+        Ok(Pending { broker: self.clone(), answer, command: kept, seq, open })
     }
 
-    /// Copies the store, then commits `command` with nothing in between.
-    async fn propose_backed_up(
-        &self,
-        what_for: &'static str,
-        command: Command,
-    ) -> Result<(PathBuf, Reply), ProposeError> {
-        command.check()?;
-        let (sender, answer): (Answer, _) = oneshot::channel();
-        let (done, backup) = oneshot::channel();
-        let job = Job { command, answer: Some(sender), seq: 0, hold: None };
-        if !self.send(Message::BackedUp(what_for, done, Box::new(job))).await {
-            return Err(ProposeError::Stopped);
-        }
-        let reply = answer.await.unwrap_or(Err(ProposeError::Stopped))?;
-        backup.await.map(|path| (path, reply)).map_err(|_| ProposeError::Stopped)
-    }
-
-    /// Queues a message that is no command, waiting for a place. `false`: the writer has ended.
-    async fn send(&self, message: Message) -> bool {
-        let mut message = message;
-        let mut applied = self.shared.applied.subscribe();
-        loop {
-            message = match self.jobs.try_send(message) {
-                Ok(()) => return true,
-                Err(TrySendError::Disconnected(_)) => return false,
-                Err(TrySendError::Full(back)) => back,
-            };
-            // A full queue empties with the next batch, or stands still until the store is back.
-            let _ = tokio::time::timeout(Duration::from_millis(100), applied.changed()).await;
-        }
+    /// Asks the council for something, and waits for its answer.
+    pub(super) async fn ask<T>(&self, what: impl FnOnce(oneshot::Sender<T>) -> Control) -> Result<T, ProposeError> {
+        let (done, answer) = oneshot::channel();
+        self.controls.send(what(done)).await.map_err(|_| ProposeError::Stopped)?;
+        answer.await.map_err(|_| ProposeError::Stopped)
     }
 }
 
@@ -454,11 +431,5 @@ pub fn read_state_file(path: &Path) -> Result<Imported, ImportError> {
     import::parse(&bytes)
 }
 
-/// What a store of an older format becomes.
-pub(super) fn upgrade(older: Older) -> Vec<u8> {
-    match older {
-        Older::Format1 { bindings } => State::from_plain_bindings(bindings, clock::now()).encode(),
-    }
-}
-
+mod life;
 mod mesh;

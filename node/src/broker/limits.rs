@@ -69,6 +69,9 @@ pub const MEMBERSHIP_BYTES_MAX: usize = MEMBERS_MAX * (32 + NAME_BYTES_MAX + 2 +
     + INVITE_USES_SUM_MAX * (32 + 10)
     + 128;
 
+/// Encoded size of the list of members that have yet to re-announce at most.
+pub const RECOVERING_BYTES_MAX: usize = MEMBERS_MAX * 32 + 2;
+
 /// All of the above together (F26: 32 MiB, failing closed). Each table is capped by count and row size, so the sum is.
 pub const STATE_BYTES_MAX: usize = 32 << 20;
 const _: () = assert!(
@@ -76,6 +79,7 @@ const _: () = assert!(
         + BINDINGS_MAX * BINDING_BYTES_MAX
         + DELIVERED_MAX * DELIVERED_BYTES_MAX
         + MEMBERSHIP_BYTES_MAX
+        + RECOVERING_BYTES_MAX
         + 1_024
         <= STATE_BYTES_MAX
 );
@@ -95,15 +99,26 @@ pub const SESSIONS_MAX: usize = 16_384;
 /// A wall clock that moved further than this between two readings jumped (F14).
 pub const JUMP_MS: u64 = HOUR_MS;
 
-/// Commands that may wait for the writer thread. It commits up to [`BATCH_MAX`] in a few milliseconds, and the doors
+/// Commands that may wait for the writer. It commits up to [`BATCH_MAX`] in a few milliseconds, and the doors
 /// admit 512 calls (behaviour 3.15), each with one command at a time; a full queue means a stuck disk.
 pub const QUEUE_MAX: usize = 1_024;
-/// Commands that share one fsync.
+/// Commands that are proposed together.
 pub const BATCH_MAX: usize = 256;
-/// Log entries kept before a snapshot replaces them: replaying these takes milliseconds at start.
-pub const SNAPSHOT_EVERY: u64 = 1_024;
+/// Changes of the group and the like that may wait for the council: persons ask for them, one at a time.
+pub const CONTROLS_MAX: usize = 64;
 /// Back-off between attempts to reopen a store that failed (F25): first and longest.
 pub const REOPEN_MS: (u64, u64) = (100, 5_000);
+/// How long a command waits for the office of a device that is the only voter: its election needs two syncs, and a
+/// disk that takes longer than this for them is stuck.
+pub const OFFICE_WAIT_MS: u64 = 5_000;
+/// How long the office may take to move to a device that may have to become a voter first (F21).
+pub const MOVE_WAIT_MS: u64 = 10_000;
+/// How long an orderly end waits for another device to become the broker. It takes two round trips.
+pub const LEAVE_WAIT_MS: u64 = 2_000;
+/// How long a device of another epoch is remembered after it was heard (F16). Its broker asks every few seconds.
+pub const SPLIT_HEARD_MS: u64 = 60_000;
+/// How long a device of a later epoch waits for this one to follow it: a copy of the store and a start.
+pub const FOLLOW_WAIT_MS: u64 = 10_000;
 /// A bind that lost the compare-and-set selects again, at most this often: each loss means that somebody else's bind
 /// of the same conversation was kept.
 pub const BIND_ROUNDS_MAX: usize = 64;

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use chappie_mesh::{InviteId, InviteKey, Member, MeshId, NodeId, Roster, check_name};
+use chappie_mesh::{InviteId, InviteKey, Member, MeshId, NodeId, Roster, check_name, consensus::Standing};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::ids::Millis;
 
-/// The mesh of which this node is the broker.
+/// The mesh, as its log has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Membership {
     /// Which mesh.
@@ -25,9 +25,9 @@ pub struct Membership {
     pub epoch: u64,
     /// See [`Roster::version`].
     pub version: u64,
-    /// The broker's node.
+    /// A member, at first the founder. It acts as the broker only where no other was elected yet.
     pub broker: NodeId,
-    /// All members, the broker among them; at most [`MEMBERS_MAX`].
+    /// All members; at most [`MEMBERS_MAX`].
     pub members: BTreeMap<NodeId, Joined>,
     /// Members that were forgotten, with the version that did it; the latest [`REMOVED_MAX`].
     pub removed: BTreeMap<NodeId, u64>,
@@ -73,7 +73,7 @@ pub struct Spent {
 }
 
 /// What becomes of a device that proved an invite's secret.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Verdict {
     /// It is a member already: the same answer again, and nothing changes.
     Known,
@@ -84,7 +84,7 @@ pub enum Verdict {
 }
 
 /// Why a device is not let in although it knows the secret.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Denial {
     /// The invite is not there any more.
     Gone,
@@ -162,18 +162,20 @@ impl Membership {
         }
     }
 
+    /// The same with who votes and who is the broker, as this device sees the group.
+    #[must_use]
+    pub fn seen(&self, standing: &Standing) -> Roster {
+        let broker = standing.leader.filter(|leader| self.members.contains_key(leader)).unwrap_or(self.broker);
+        let voters = standing.voters.iter().filter(|voter| self.members.contains_key(voter)).copied().collect();
+        Roster { broker, voters, epoch_id: standing.group.epoch.id, ..self.roster() }
+    }
+
     /// What people call a device; see [`Roster::label`].
     #[must_use]
     pub fn name_of(&self, node: &NodeId) -> String {
         let Some(member) = self.members.get(node) else { return node.short() };
         let shared = self.members.values().filter(|other| other.name == member.name).count() > 1;
         if shared { format!("{} ({})", member.name, node.short()) } else { member.name.clone() }
-    }
-
-    /// Whether `roster` is what [`Membership::roster`] would give.
-    #[must_use]
-    pub fn is(&self, roster: &Roster) -> bool {
-        (self.mesh, self.epoch, self.version) == (roster.mesh, roster.epoch, roster.version)
     }
 
     /// What becomes of `node`, which proved the secret of `invite`, at `at`.
@@ -209,14 +211,14 @@ impl Membership {
         self.prune(at);
         let invite = Invite { key, uses_left: uses, from: at, ttl_ms, extended: false, spent: Vec::new() };
         if self.invites.values().filter(|known| known.open(at)).count() >= INVITES_OPEN_MAX {
-            return Reply::Full { what: "open invites", limit: INVITES_OPEN_MAX };
+            return Reply::full("open invites", INVITES_OPEN_MAX);
         }
         if self.invites.len() >= INVITES_MAX {
-            return Reply::Full { what: "invites of the last minutes", limit: INVITES_MAX };
+            return Reply::full("invites of the last minutes", INVITES_MAX);
         }
         let uses: usize = self.invites.values().chain([&invite]).map(|known| known.weight(at)).sum();
         if uses > INVITE_USES_SUM_MAX {
-            return Reply::Full { what: "uses of all invites together", limit: INVITE_USES_SUM_MAX };
+            return Reply::full("uses of all invites together", INVITE_USES_SUM_MAX);
         }
         self.invites.insert(id, invite);
         Reply::Done(true)

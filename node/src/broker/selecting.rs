@@ -1,6 +1,8 @@
 //! Carries selections out: asks [`super::select`], reserves, waits for a change, binds, and takes back what failed.
 
-use std::sync::{Arc, mpsc::TrySendError};
+use std::sync::Arc;
+
+use tokio::sync::mpsc::error::TrySendError;
 
 use super::{
     command::{Command, Reply},
@@ -8,8 +10,9 @@ use super::{
     handle::{Broker, Pending},
     limits::BIND_ROUNDS_MAX,
     select::{self, Decision, How, Missing, OnDefault, Purpose, Wish},
+    shared::Undo,
     volatile::{Bound, Change, Mode},
-    writer::{Hold, Job, Message, Undo},
+    writer::{Hold, Job, Message},
 };
 use crate::ids::{Conversation, SessionId};
 
@@ -95,9 +98,9 @@ impl Broker {
             return;
         };
         let command = Command::Restore { chat: chat.clone(), revision, previous };
-        self.shared.push_undo(Undo { command, conversation: Some(conversation.clone()) });
+        self.shared.push_undo(Undo { command, conversation: Some(conversation.clone()), open: None });
         // A full queue needs no wake-up: the writer looks at the list with every batch.
-        if let Err(TrySendError::Disconnected(_)) = self.jobs.try_send(Message::Wake) {
+        if let Err(TrySendError::Closed(_)) = self.jobs.try_send(Message::Wake) {
             return;
         }
         let undone = async {
@@ -244,7 +247,13 @@ impl Broker {
             })
         };
         if let Some(command) = touch {
-            let _ = self.jobs.try_send(Message::Propose(Box::new(Job { command, answer: None, seq: 0, hold: None })));
+            let _ = self.jobs.try_send(Message::Propose(Box::new(Job {
+                command,
+                answer: None,
+                seq: 0,
+                hold: None,
+                open: None,
+            })));
         }
     }
 }

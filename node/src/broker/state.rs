@@ -1,7 +1,8 @@
 //! The replicated state and its encoding. Pure; changed only by [`super::apply::apply`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use chappie_mesh::NodeId;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -14,8 +15,8 @@ use crate::ids::{Millis, SessionId};
 
 /// First byte of an encoded state. Append-only: an old number keeps its meaning, and [`State::decode`] reads it.
 ///
-/// 2: without membership. 3: with it at the end.
-const STATE_VERSION: u8 = 3;
+/// 2: without membership. 3: with it at the end. 4: and after it, who has yet to re-announce.
+const STATE_VERSION: u8 = 4;
 
 /// A conversation's default session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,6 +71,8 @@ pub struct State {
     pub delivered: BTreeMap<String, Delivered>,
     /// The mesh; `None` before this node founded one.
     pub membership: Option<Membership>,
+    /// After `mesh recover`: members that have not said yet which operations they know of the last 24 h (failure rule F17).
+    pub recovering: BTreeSet<NodeId>,
 }
 
 /// The state of version 2.
@@ -86,7 +89,26 @@ struct State2 {
 impl From<State2> for State {
     fn from(old: State2) -> Self {
         let State2 { applied, at, pruned, bindings, receipts, delivered } = old;
-        Self { applied, at, pruned, bindings, receipts, delivered, membership: None }
+        Self { applied, at, pruned, bindings, receipts, delivered, ..Self::default() }
+    }
+}
+
+/// The state of version 3.
+#[derive(Deserialize)]
+struct State3 {
+    applied: u64,
+    at: Millis,
+    pruned: Millis,
+    bindings: Bindings,
+    receipts: BTreeMap<ReceiptKey, Receipt>,
+    delivered: BTreeMap<String, Delivered>,
+    membership: Option<Membership>,
+}
+
+impl From<State3> for State {
+    fn from(old: State3) -> Self {
+        let State3 { applied, at, pruned, bindings, receipts, delivered, membership } = old;
+        Self { applied, at, pruned, bindings, receipts, delivered, membership, ..Self::default() }
     }
 }
 
@@ -120,6 +142,7 @@ impl State {
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         match bytes.first() {
             Some(2) => decode::<State2>(2, bytes).map(Self::from),
+            Some(3) => decode::<State3>(3, bytes).map(Self::from),
             _ => decode(STATE_VERSION, bytes),
         }
     }
@@ -158,7 +181,7 @@ pub(super) fn decode<T: for<'a> Deserialize<'a>>(known: u8, bytes: &[u8]) -> Res
 
 #[cfg(test)]
 mod tests {
-    use chappie_mesh::{InviteId, NodeId, fresh_invite};
+    use chappie_mesh::{InviteId, fresh_invite};
 
     use super::*;
     use crate::{
@@ -219,15 +242,19 @@ mod tests {
 
     #[test]
     fn a_state_keeps_its_bytes() {
-        assert_eq!(hex(&sample()), format!("03{ROWS}00"));
+        assert_eq!(hex(&sample()), format!("04{ROWS}0000"));
         let (mesh, one, two) = ("aa".repeat(16), "11".repeat(32), "22".repeat(32));
         let key = "2022a166ffc35b0cd2ead0d288c2d97822945719de7a7660882a4271d0dd9e09";
         let members = format!("{mesh}0103{one}01{one}016e0a00");
         let invites = format!("01cccccccccccccccc{key}010be8070001{two}0c");
-        assert_eq!(hex(&with_mesh()), format!("03{ROWS}01{members}01{two}03{invites}"));
-        for state in [sample(), with_mesh()] {
+        let mesh = format!("01{members}01{two}03{invites}");
+        assert_eq!(hex(&with_mesh()), format!("04{ROWS}{mesh}00"));
+        let recovering = State { recovering: [NodeId::from([0x33; 32])].into(), ..with_mesh() };
+        assert_eq!(hex(&recovering), format!("04{ROWS}{mesh}01{}", "33".repeat(32)));
+        for state in [sample(), with_mesh(), recovering] {
             assert_eq!(State::decode(&state.encode()), Ok(state));
         }
+        assert_eq!(State::decode(&bytes(&format!("03{ROWS}{mesh}"))), Ok(with_mesh()), "version 3");
     }
 
     #[test]
@@ -240,7 +267,7 @@ mod tests {
     fn a_state_of_another_version_or_cut_short_is_an_error() {
         let bytes = sample().encode();
         let newer = [&[STATE_VERSION + 1], &bytes[1..]].concat();
-        assert_eq!(State::decode(&newer), Err(DecodeError::Version { found: 4, known: 3 }));
+        assert_eq!(State::decode(&newer), Err(DecodeError::Version { found: 5, known: 4 }));
         assert!((0..bytes.len()).all(|cut| State::decode(&bytes[..cut]).is_err()));
     }
 

@@ -1,4 +1,4 @@
-//! Tests of the broker through its handle: a real writer thread and store, a disk and clocks that tests control.
+//! Tests of the broker through its handle: a real log and store, a disk and clocks that tests control.
 
 use std::{
     future::Future,
@@ -12,10 +12,12 @@ use std::{
     time::Duration,
 };
 
-use super::{handle::upgrade, meshtime::Reading, *};
+use chappie_mesh::{NodeId, consensus::Group};
+
+use super::{meshtime::Reading, testing::place, *};
 use crate::{
     ids::{CallId, Conversation, Millis, SessionId},
-    storage::consensus::faulty::FaultyDisk,
+    storage::faulty::FaultyDisks,
 };
 
 mod mesh;
@@ -31,7 +33,7 @@ const DAY: u64 = 24 * HOUR;
 const START: u64 = 1_790_000_000_000;
 
 /// Both clocks of a broker, set by the test.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct TestClock {
     wall: Arc<AtomicU64>,
     steady: Arc<AtomicU64>,
@@ -61,31 +63,47 @@ impl TestClock {
 /// A broker with its disk and clocks.
 struct Rig {
     broker: Broker,
-    disk: FaultyDisk,
+    disk: FaultyDisks,
     clock: TestClock,
 }
 
 impl Rig {
-    fn new(settings: Settings) -> Self {
-        Self::on(FaultyDisk::default(), TestClock::new(), settings)
+    async fn new(settings: Settings) -> Self {
+        Self::on(FaultyDisks::default(), TestClock::new(), settings).await
     }
 
-    fn on(disk: FaultyDisk, clock: TestClock, settings: Settings) -> Self {
-        let (store, contents) = disk.open(upgrade).unwrap();
+    async fn on(disk: FaultyDisks, clock: TestClock, settings: Settings) -> Self {
+        Self::open(disk, clock, settings).await.unwrap()
+    }
+
+    /// The broker of device 1, called first.
+    async fn open(disk: FaultyDisks, clock: TestClock, settings: Settings) -> Result<Self, OpenError> {
+        let place = place(disk.medium(), node(1));
+        Self::at(place, disk, clock, settings).await
+    }
+
+    async fn at(place: Place, disk: FaultyDisks, clock: TestClock, settings: Settings) -> Result<Self, OpenError> {
         let clocks = clock.clone();
-        let broker = Broker::start(store, &contents, settings, Box::new(move || clocks.reading())).unwrap();
-        Self { broker, disk, clock }
+        let broker = Broker::start(place, settings, Box::new(move || clocks.reading())).await?;
+        Ok(Self { broker, disk, clock })
+    }
+
+    /// The broker of another device, called `name`, on a disk of its own.
+    async fn device(who: u8, name: &str, member_of: Option<Group>) -> Self {
+        let disk = FaultyDisks::default();
+        let place = Place { name: name.into(), member_of, ..place(disk.medium(), node(who)) };
+        Self::at(place, disk, TestClock::new(), quick()).await.unwrap()
     }
 
     /// Ends the broker in order and starts another on the same disk.
     async fn restart(self) -> Self {
         self.broker.close().await;
-        Self::on(self.disk, self.clock, self.broker.settings)
+        Self::on(self.disk, self.clock, self.broker.settings).await
     }
 
     /// The broker that a power cut would leave.
-    fn after_power_cut(&self) -> Self {
-        Self::on(self.disk.after_power_cut(), self.clock.clone(), self.broker.settings)
+    async fn after_power_cut(&self) -> Self {
+        Self::on(self.disk.after_power_cut(), self.clock.clone(), self.broker.settings).await
     }
 
     fn applied(&self) -> u64 {
@@ -99,6 +117,10 @@ impl Rig {
     async fn session_of(&self, ask: Ask<'_>) -> String {
         self.broker.select(ask).await.unwrap().session.0
     }
+}
+
+fn node(byte: u8) -> NodeId {
+    NodeId::from([byte; 32])
 }
 
 fn chat(id: &str) -> Conversation {

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     limits::{BINDINGS_MAX, CONNECTIONS_MAX, SESSIONS_MAX, TOUCH_EVERY_MS, TOUCH_RETRY_MS, WINDOWS_MAX},
+    prefer::Doors,
     state::Binding,
 };
 use crate::ids::{Conversation, Millis, SessionId};
@@ -102,6 +103,8 @@ pub struct Volatile {
     connections: BTreeMap<String, Held>,
     seen: BTreeMap<Conversation, Seen>,
     seq: u64,
+    /// Where calls enter.
+    pub(super) doors: Doors,
 }
 
 impl Volatile {

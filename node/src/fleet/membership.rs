@@ -77,7 +77,7 @@ impl Membership {
     /// # Errors
     /// The node's store cannot be read, or the broker's cannot be written.
     pub async fn open(node: NodeId, name: &str, store: NodeStore, broker: Broker) -> Result<Arc<Self>, OpenFailure> {
-        broker.found(clock::random::<16>().into(), node, name).await?;
+        broker.rename(node, name).await?;
         let mut row: Option<Row> = store.read(&Key::membership())?;
         if row.as_ref().is_some_and(|row| !row.roster.members.contains_key(&node)) {
             // The device has another identity than the one that was let in: it stands alone. Such a device is a copy, or an
@@ -246,7 +246,7 @@ impl Membership {
     pub async fn handed_over(&self, name: &str) -> Result<(), OpenFailure> {
         let _one = self.changing.lock().await;
         let Some(row) = self.row().clone() else { return Ok(()) };
-        let backup = self.broker.start_over(clock::random::<16>().into(), self.node, name).await?;
+        let backup = self.broker.start_over(clock::random::<16>().into(), name).await?;
         tracing::info!(backup = %backup.display(), "what this device's own broker knew is with the mesh's broker now");
         self.keep(Row { owing: false, ..row }).await?;
         Ok(())
@@ -301,7 +301,7 @@ fn bounded(addresses: Addresses) -> Addresses {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::broker::Settings;
+    use crate::broker::{Settings, testing};
 
     fn node(byte: u8) -> NodeId {
         NodeId::from([byte; 32])
@@ -309,7 +309,7 @@ mod tests {
 
     async fn open(home: &std::path::Path) -> Arc<Membership> {
         let store = NodeStore::open(home).unwrap();
-        let broker = Broker::open(home, Settings::default()).unwrap();
+        let broker = testing::alone(home, node(1), Settings::default()).await.unwrap();
         Membership::open(node(1), "one", store, broker).await.unwrap()
     }
 
@@ -413,7 +413,7 @@ mod tests {
         membership.keep(row(false)).await.unwrap();
         close(membership).await;
         let store = NodeStore::open(home.path()).unwrap();
-        let broker = Broker::open(home.path(), Settings::default()).unwrap();
+        let broker = testing::alone(home.path(), node(4), Settings::default()).await.unwrap();
         let membership = Membership::open(node(4), "one", store, broker).await.unwrap();
         let since: Option<crate::ids::Millis> = membership.store.read(&Key::journal_since()).unwrap();
         assert!(since.is_some(), "its journal is not trusted about what came before");

@@ -31,7 +31,7 @@ use super::{
     serve::{Doorway, Incoming},
 };
 use crate::{
-    broker::{Broker, Settings},
+    broker::{Broker, Settings, testing},
     budget::TextBudget,
     content::{Part, ToolCall},
     host::{BoxFuture, HostKind, Inspection},
@@ -513,7 +513,7 @@ impl Device {
     /// A device whose streams go over `line`.
     pub(crate) fn on(line: Line, own: NodeId, rosters: watch::Receiver<Arc<Roster>>) -> Self {
         let home = tempfile::tempdir().unwrap();
-        let broker = Broker::open(home.path(), Settings::default()).unwrap();
+        let broker = testing::apart(home.path(), own, Settings::default());
         let roll = Roll::new(own, broker.clone(), Arc::new(Kept::default()));
         let seat = Seat::fixed(own, rosters.clone());
         Self { broker, roll, line, seat, own, rosters, _home: home }

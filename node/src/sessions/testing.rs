@@ -8,11 +8,12 @@ use std::{
     time::Duration,
 };
 
+use chappie_mesh::NodeId;
 use tokio_util::sync::CancellationToken;
 
 use super::{HostFactory, Office, Operation, Session, Sessions, Work};
 use crate::{
-    broker::{Broker, Settings},
+    broker::{Broker, Settings, testing},
     budget::TextBudget,
     content::{Block, JsonObject, ToolCall, ToolResult},
     host::{BoxFuture, CallContext, Host, HostError, HostKind, Inspection},
@@ -94,7 +95,7 @@ pub(crate) async fn open_with(home: tempfile::TempDir, office: impl FnOnce(Broke
     let settings = Settings { cooldown: Duration::from_secs(20), offline_wait: Duration::from_secs(5) };
     let (store, broker) = loop {
         // The threads of a world that was just dropped may still hold the files.
-        match (NodeStore::open(home.path()), Broker::open(home.path(), Settings { ..settings })) {
+        match (NodeStore::open(home.path()), testing::alone(home.path(), NodeId::from([1; 32]), settings).await) {
             (Ok(store), Ok(broker)) => break (store, broker),
             _ => tokio::task::yield_now().await,
         }

@@ -11,3 +11,5 @@ pub mod log;
 pub mod medium;
 pub mod node;
 pub mod pair;
+#[cfg(test)]
+pub(crate) mod relics;

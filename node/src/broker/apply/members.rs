@@ -58,8 +58,8 @@ fn start_over(state: &mut State, entry: &Stamped, mesh: MeshId, node: NodeId, na
 
 fn remove(state: &mut State, at: Millis, node: &NodeId, sessions: &[SessionId]) -> Reply {
     let Some(membership) = &mut state.membership else { return Reply::NoMesh };
-    if membership.broker == *node {
-        return Reply::Kept(Kept::Broker);
+    if membership.members.len() == 1 && membership.members.contains_key(node) {
+        return Reply::Kept(Kept::Last);
     }
     let name = membership.name_of(node);
     let removed = membership.remove(node);
@@ -67,7 +67,11 @@ fn remove(state: &mut State, at: Millis, node: &NodeId, sessions: &[SessionId]) 
     if !removed && !membership.removed.contains_key(node) {
         return Reply::Kept(Kept::Unknown);
     }
-    let mut changed = removed;
+    if membership.broker == *node {
+        // Only says who founded the mesh; see `Membership::broker`.
+        membership.broker = membership.members.keys().next().copied().unwrap_or(membership.broker);
+    }
+    let mut changed = removed | state.recovering.remove(node);
     for session in sessions {
         changed |= state.bindings.remove_session(session) > 0;
     }

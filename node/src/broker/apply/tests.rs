@@ -112,7 +112,7 @@ fn f26_a_full_receipt_table_fails_closed_and_evicts_only_what_expired() {
     for n in 0..RECEIPTS_MAX {
         assert_eq!(log.reserve(&format!("k{n}")), Reply::Fresh { attempt: 1 });
     }
-    let full = Reply::Full { what: "operation receipts", limit: RECEIPTS_MAX };
+    let full = Reply::full("operation receipts", RECEIPTS_MAX);
     assert_eq!(log.reserve("more"), full);
     assert!(receipts_full(&log.state, Millis(log.at), &reservation("more")));
     // A known operation is still answered.
@@ -138,7 +138,7 @@ fn a_full_table_of_bindings_fails_closed_and_drops_only_idle_ones() {
     for n in 1..BINDINGS_MAX {
         assert!(matches!(log.apply(bind(&format!("c{n}"))), Reply::Bound { .. }));
     }
-    assert_eq!(log.apply(bind("more")), Reply::Full { what: "saved conversations", limit: BINDINGS_MAX });
+    assert_eq!(log.apply(bind("more")), Reply::full("saved conversations", BINDINGS_MAX));
     log.at += 2 * 24 * 3_600_000;
     assert!(matches!(log.apply(bind("more")), Reply::Bound { previous: None, .. }));
     assert!(!log.state.bindings.contains_key("oldest"));

@@ -65,6 +65,17 @@ fn mesh_samples() -> Vec<(&'static str, Command)> {
         idle_from: Millis(4),
     }];
     let delivered = vec![BroughtDelivery { id: "i".into(), conversation: "c".into(), at: Millis(5) }];
+    let row = Reannounced {
+        key: ReceiptKey("k".into()),
+        attempt: 2,
+        conversation: Some(Conversation::Chat("c".into())),
+        session: SessionId::from("s"),
+        cwd: "/".into(),
+        kind: ReceiptKind::Call,
+        call_id: CallId::from("i"),
+        outcome: Some(Settlement::NeverRun),
+        age_ms: 300,
+    };
     let brought = Belongings { at: Millis(6), bindings, receipts: vec![], delivered };
     vec![
         ("found", Command::Found { mesh, node, name: name() }),
@@ -74,6 +85,8 @@ fn mesh_samples() -> Vec<(&'static str, Command)> {
         ("remove", Command::Remove { node, sessions: vec![SessionId::from("s")] }),
         ("merge", Command::Merge { from: node, brought }),
         ("start-over", Command::StartOver { mesh, node, name: name() }),
+        ("reannounce", Command::Reannounce { node, rows: vec![row], last: true }),
+        ("accept-loss", Command::AcceptLoss),
     ]
 }
 
@@ -104,27 +117,57 @@ const GOLDEN: &[(&str, &str)] = &[
         "start-over",
         "01010211aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaabbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb016e",
     ),
+    (
+        "reannounce",
+        "01010212bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb01016b020100016301730\
+         12f0101690102ac0201",
+    ),
+    ("accept-loss", "01010213"),
 ];
 
 #[test]
 fn entries_keep_their_bytes() {
     for ((name, command), (golden, bytes)) in samples().into_iter().zip(GOLDEN) {
-        let entry = Stamped { at: Millis(1), index: 2, command };
-        assert_eq!((name, hex(&entry.encode()).as_str()), (*golden, *bytes));
-        assert_eq!(Stamped::decode(&entry.encode()), Ok(entry));
+        // A log of version 1 has the index after the stamp.
+        let old = Stamped { at: Millis(1), index: 2, command: command.clone() };
+        assert_eq!((name, hex(&old.encode()).as_str()), (*golden, *bytes));
+        assert_eq!(Stamped::decode(&old.encode()), Ok(old));
+        let entry = Entry { at: Millis(1), command };
+        assert_eq!(hex(&entry.encode()), bytes.replacen("010102", "0201", 1), "{name}");
+        assert_eq!(Entry::decode(&entry.encode()), Ok(entry));
     }
     assert_eq!(samples().len(), GOLDEN.len());
 }
 
 #[test]
-fn an_entry_of_a_newer_version_or_cut_short_is_an_error() {
+fn an_entry_of_another_version_or_cut_short_is_an_error() {
     let (_, command) = samples().remove(0);
-    let bytes = Stamped { at: Millis(1), index: 2, command }.encode();
-    let newer = [&[2], &bytes[1..]].concat();
-    assert_eq!(Stamped::decode(&newer), Err(DecodeError::Version { found: 2, known: 1 }));
-    for cut in 0..bytes.len() {
-        assert!(Stamped::decode(&bytes[..cut]).is_err(), "cut at {cut}");
+    let bytes = Entry { at: Millis(1), command }.encode();
+    for version in [1, 3] {
+        let other = [&[version], &bytes[1..]].concat();
+        assert_eq!(Entry::decode(&other), Err(DecodeError::Version { found: version, known: 2 }));
     }
-    assert!(Stamped::decode(&[&bytes[..], &[0]].concat()).is_err());
-    assert!(Stamped::decode(&[1, 1, 2, 200]).is_err());
+    for cut in 0..bytes.len() {
+        assert!(Entry::decode(&bytes[..cut]).is_err(), "cut at {cut}");
+    }
+    assert!(Entry::decode(&[&bytes[..], &[0]].concat()).is_err());
+    assert!(Entry::decode(&[2, 1, 200]).is_err());
+}
+
+#[test]
+fn a_reply_is_read_as_it_was_written() {
+    let replies = [Reply::full("receipts", 7), Reply::Recovering(vec!["n".into()]), Reply::Kept(Kept::Last)];
+    assert_eq!(
+        replies.each_ref().map(|reply| hex(&reply.encode())),
+        [
+            "01050872656365697074730\
+7",
+            "010e01016e",
+            "010b00"
+        ]
+        .map(String::from)
+    );
+    for reply in replies {
+        assert_eq!(Reply::decode(&reply.encode()), Ok(reply));
+    }
 }

@@ -1,9 +1,9 @@
 //! The broker's part in the mesh: who belongs to it, invites, joining and forgetting (design section 6; F18, F19, F21).
 //! Proofs are checked here, before anything is proposed; what may happen is decided in [`super::super::membership`].
 
-use std::{path::PathBuf, sync::Arc};
+use std::sync::Arc;
 
-use chappie_mesh::{InviteId, InviteKey, MeshId, NodeId, Roster, fresh_invite};
+use chappie_mesh::{InviteId, InviteKey, NodeId, Roster, fresh_invite};
 use tokio::sync::watch;
 
 use super::{
@@ -20,7 +20,7 @@ use super::{
 use crate::ids::SessionId;
 
 impl Broker {
-    /// The devices of this node's mesh. Before [`Broker::found`]: a roster of epoch 0 with nobody in it.
+    /// The devices of this node's mesh. Of a member that has heard nothing yet: a roster of epoch 0 with nobody in it.
     #[must_use]
     pub fn roster(&self) -> Arc<Roster> {
         Arc::clone(&self.shared.roster.borrow())
@@ -30,21 +30,6 @@ impl Broker {
     #[must_use]
     pub fn rosters(&self) -> watch::Receiver<Arc<Roster>> {
         self.shared.roster.subscribe()
-    }
-
-    /// Makes this node's mesh of one when the state has none, or has that of another node (its identity was reset, or
-    /// its folder copied); otherwise takes the node's name over. Nothing is written when all of it is so already.
-    ///
-    /// # Errors
-    /// [`ProposeError`].
-    pub async fn found(&self, mesh: MeshId, node: NodeId, name: &str) -> Result<(), ProposeError> {
-        let name = membership::label(name, &node);
-        let settled =
-            |known: &Membership| known.broker == node && known.members.get(&node).is_some_and(|m| m.name == name);
-        if self.membership(settled) == Some(true) {
-            return Ok(());
-        }
-        self.propose(Command::Found { mesh, node, name }).await.map(|_| ())
     }
 
     /// Opens an invite. The same id and key again changes nothing.
@@ -124,15 +109,26 @@ impl Broker {
     }
 
     /// Forgets a device (F21): it leaves the roster, defaults in its `sessions` are dropped, and receipts that run there
-    /// become uncertain. The same again takes the sessions that were not known before.
+    /// become uncertain. The same again takes the sessions that were not known before. A device that is the broker itself
+    /// makes another one the broker first, which has to be asked then: [`ProposeError::NotBroker`].
     ///
     /// # Errors
     /// [`ForgetError`]; nothing was changed.
     pub async fn forget(&self, node: NodeId, sessions: Vec<SessionId>) -> Result<(), ForgetError> {
-        let reply = self.propose(Command::Remove { node, sessions: sessions.clone() }).await?;
         let name = || self.membership(|known| known.name_of(&node)).unwrap_or_else(|| node.short());
-        match reply {
-            Reply::Kept(Kept::Broker) => return Err(ForgetError::Broker(name())),
+        let standing = self.standing().borrow().clone();
+        if standing.office.is_none() && standing.leader.is_none() && standing.voters.iter().eq([&node]) {
+            return Err(ForgetError::OnlyVoter(name()));
+        }
+        if node == self.node && standing.office.is_some() {
+            if self.membership(|known| known.members.len()) == Some(1) {
+                return Err(ForgetError::Last(name()));
+            }
+            let moved = self.move_away().await;
+            return Err(if moved { ProposeError::NotBroker.into() } else { ForgetError::Broker(name()) });
+        }
+        match self.propose(Command::Remove { node, sessions: sessions.clone() }).await? {
+            Reply::Kept(Kept::Last) => return Err(ForgetError::Last(name())),
             Reply::Kept(Kept::Unknown) | Reply::NoMesh => return Err(ForgetError::Unknown(name())),
             _ => {}
         }
@@ -165,17 +161,7 @@ impl Broker {
         Ok(report)
     }
 
-    /// Empties the state and founds a new mesh of one, after a copy of the store to `consensus.redb.before-join-N.bak`.
-    /// Nothing comes between the copy and the change. The same mesh again changes nothing but makes a copy.
-    ///
-    /// # Errors
-    /// [`ProposeError`]; without a copy nothing was changed.
-    pub async fn start_over(&self, mesh: MeshId, node: NodeId, name: &str) -> Result<PathBuf, ProposeError> {
-        let name = membership::label(name, &node);
-        self.propose_backed_up("before-join", Command::StartOver { mesh, node, name }).await.map(|(backup, _)| backup)
-    }
-
-    fn membership<T>(&self, look: impl FnOnce(&Membership) -> T) -> Option<T> {
+    pub(super) fn membership<T>(&self, look: impl FnOnce(&Membership) -> T) -> Option<T> {
         self.shared.state().membership.as_ref().map(look)
     }
 }

@@ -1,7 +1,7 @@
 //! Receipts and delivered late results (behaviour 8 and 11), through the handle.
 
 use super::*;
-use crate::storage::consensus::faulty::Fault;
+use crate::storage::faulty::Fault;
 
 fn resource(n: usize) -> ResourceRefData {
     ResourceRefData {
@@ -37,16 +37,16 @@ async fn replay(rig: &Rig, reserve: Reserve) -> Receipt {
 
 #[tokio::test]
 async fn s8_2_a_receipt_is_on_disk_before_its_dispatch() {
-    let rig = Rig::new(quick());
+    let rig = Rig::new(quick()).await;
     let operation = reserve(&chat("c"), "op", "{}");
     assert_eq!(fresh(&rig, operation.clone()).await, 1);
-    let left = rig.after_power_cut().broker.receipt(&operation.key).unwrap();
+    let left = rig.after_power_cut().await.broker.receipt(&operation.key).unwrap();
     assert_eq!((left.status, left.attempt, left.cwd.as_str()), (ReceiptStatus::Running, 1, "/w"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s8_2_simultaneous_approvals_execute_once() {
-    let rig = Rig::new(quick());
+    let rig = Rig::new(quick()).await;
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..16 {
         let broker = rig.broker.clone();
@@ -59,7 +59,7 @@ async fn s8_2_simultaneous_approvals_execute_once() {
 
 #[tokio::test]
 async fn s17_a_replay_after_a_restart_finds_the_receipt_with_its_references() {
-    let rig = Rig::new(quick());
+    let rig = Rig::new(quick()).await;
     let operation = reserve(&chat("c"), "op", r#"{"paths":["a"]}"#);
     fresh(&rig, operation.clone()).await;
     rig.broker.settle(operation.key.clone(), 1, completed(vec![resource(1)])).await.unwrap();
@@ -70,7 +70,7 @@ async fn s17_a_replay_after_a_restart_finds_the_receipt_with_its_references() {
 
 #[tokio::test]
 async fn s17_other_arguments_conflict_and_a_rotated_url_does_not() {
-    let rig = Rig::new(quick());
+    let rig = Rig::new(quick()).await;
     let files =
         |url: &str, id: &str| format!(r#"{{"paths":["a"],"files":[{{"download_url":"{url}","file_id":"{id}"}}]}}"#);
     let operation = |arguments: &str| reserve(&chat("c"), "op", arguments);
@@ -82,7 +82,7 @@ async fn s17_other_arguments_conflict_and_a_rotated_url_does_not() {
 
 #[tokio::test]
 async fn s17_another_conversation_session_scope_or_kind_is_another_operation() {
-    let rig = Rig::new(quick());
+    let rig = Rig::new(quick()).await;
     let stateless = |session: &str| Reserve {
         key: receipt_key(ReceiptScope::Session(&SessionId::from(session)), ReceiptKind::Call, "op"),
         conversation: None,
@@ -107,7 +107,7 @@ async fn s17_another_conversation_session_scope_or_kind_is_another_operation() {
 
 #[tokio::test]
 async fn d12_the_same_operation_sent_to_another_session_is_a_replay_of_the_first() {
-    let rig = Rig::new(quick());
+    let rig = Rig::new(quick()).await;
     fresh(&rig, reserve(&chat("c"), "op", r#"{"paths":["a"]}"#)).await;
     let named = Reserve { session: session("s2"), ..reserve(&chat("c"), "op", r#"{"paths":["a"],"sessionId":"s2"}"#) };
     assert_eq!(replay(&rig, named).await.session, session("s1"));
@@ -115,7 +115,7 @@ async fn d12_the_same_operation_sent_to_another_session_is_a_replay_of_the_first
 
 #[tokio::test]
 async fn f3_a_sealed_attempt_runs_again_under_the_next_number_and_its_late_report_is_ignored() {
-    let rig = Rig::new(quick());
+    let rig = Rig::new(quick()).await;
     let operation = reserve(&chat("c"), "op", "{}");
     let key = operation.key.clone();
     fresh(&rig, operation.clone()).await;
@@ -131,7 +131,7 @@ async fn f3_a_sealed_attempt_runs_again_under_the_next_number_and_its_late_repor
 
 #[tokio::test]
 async fn s8_2_completed_is_final_and_an_uncertain_one_may_still_complete() {
-    let rig = Rig::new(quick());
+    let rig = Rig::new(quick()).await;
     let operation = reserve(&chat("c"), "op", "{}");
     let key = operation.key.clone();
     fresh(&rig, operation.clone()).await;
@@ -156,7 +156,7 @@ async fn s8_2_completed_is_final_and_an_uncertain_one_may_still_complete() {
 
 #[tokio::test]
 async fn s8_2_only_settled_receipts_expire_and_the_same_id_then_executes_anew() {
-    let rig = Rig::new(quick());
+    let rig = Rig::new(quick()).await;
     let operation = |id: &str| reserve(&chat("c"), id, "{}");
     for id in ["completed", "uncertain", "running", "sealed"] {
         fresh(&rig, operation(id)).await;
@@ -181,7 +181,7 @@ async fn s8_2_only_settled_receipts_expire_and_the_same_id_then_executes_anew() 
 
 #[tokio::test]
 async fn a_person_settles_uncertain_receipts_and_only_those() {
-    let rig = Rig::new(quick());
+    let rig = Rig::new(quick()).await;
     let operation = |id: &str| reserve(&chat("c"), id, "{}");
     let key = |id: &str| operation(id).key;
     for id in ["done", "undone", "running"] {
@@ -204,7 +204,7 @@ async fn a_person_settles_uncertain_receipts_and_only_those() {
 
 #[tokio::test]
 async fn a_reservation_whose_caller_left_did_not_run_and_may_be_made_again() {
-    let rig = Rig::new(quick());
+    let rig = Rig::new(quick()).await;
     let operation = reserve(&chat("c"), "op", "{}");
     let mut applied = rig.broker.subscribe();
     rig.disk.hold();
@@ -219,7 +219,7 @@ async fn a_reservation_whose_caller_left_did_not_run_and_may_be_made_again() {
 
 #[tokio::test]
 async fn f12_a_reservation_reported_as_unknown_that_was_kept_is_taken_back() {
-    let rig = Rig::new(quick());
+    let rig = Rig::new(quick()).await;
     let operation = reserve(&chat("c"), "op", "{}");
     rig.disk.fail(Fault::SyncKept);
     let error = rig.broker.reserve(operation.clone()).await.unwrap_err();
@@ -231,7 +231,7 @@ async fn f12_a_reservation_reported_as_unknown_that_was_kept_is_taken_back() {
 
 #[tokio::test]
 async fn an_operation_id_has_1_to_128_characters() {
-    let rig = Rig::new(quick());
+    let rig = Rig::new(quick()).await;
     fresh(&rig, reserve(&chat("c"), &"ä".repeat(128), "{}")).await;
     let error = rig.broker.reserve(reserve(&chat("c"), &"a".repeat(129), "{}")).await.unwrap_err();
     assert!(error.to_string().contains("129 characters where at most 128"), "{error}");
@@ -240,7 +240,7 @@ async fn an_operation_id_has_1_to_128_characters() {
 
 #[tokio::test]
 async fn s7_6_the_first_read_of_a_resource_is_recorded_on_the_conversations_receipts() {
-    let rig = Rig::new(quick());
+    let rig = Rig::new(quick()).await;
     for (whose, id) in [("a", "1"), ("a", "2"), ("b", "3")] {
         let operation = reserve(&chat(whose), id, "{}");
         fresh(&rig, operation.clone()).await;
@@ -260,7 +260,7 @@ async fn s7_6_the_first_read_of_a_resource_is_recorded_on_the_conversations_rece
 
 #[tokio::test]
 async fn f6_a_replay_can_wait_for_the_running_work() {
-    let rig = Rig::new(quick());
+    let rig = Rig::new(quick()).await;
     let operation = reserve(&chat("c"), "op", "{}");
     fresh(&rig, operation.clone()).await;
     let mut applied = rig.broker.subscribe();
@@ -275,7 +275,7 @@ async fn f6_a_replay_can_wait_for_the_running_work() {
 
 #[tokio::test]
 async fn s11_a_delivered_late_result_stays_delivered_until_its_owner_forgot_it() {
-    let rig = Rig::new(quick());
+    let rig = Rig::new(quick()).await;
     let ids = |ids: &[&str]| ids.iter().map(ToString::to_string).collect::<Vec<_>>();
     rig.broker.delivered(&chat("c"), ids(&["r1", "r2"])).await.unwrap();
     let rig = rig.restart().await;
@@ -291,11 +291,11 @@ async fn s11_a_delivered_late_result_stays_delivered_until_its_owner_forgot_it()
 
 #[tokio::test]
 async fn f26_delivered_ids_are_never_dropped_for_room() {
-    let rig = Rig::new(quick());
+    let rig = Rig::new(quick()).await;
     let ids: Vec<String> = (0..limits::DELIVERED_MAX).map(|n| format!("r{n}")).collect();
     rig.broker.delivered(&chat("c"), ids.clone()).await.unwrap();
     let error = rig.broker.delivered(&chat("c"), vec!["r0".into(), "more".into()]).await.unwrap_err();
-    assert_eq!(error, ProposeError::Full { what: "delivered late results", limit: limits::DELIVERED_MAX });
+    assert_eq!(error, ProposeError::Full { what: "delivered late results".into(), limit: limits::DELIVERED_MAX });
     assert!(rig.broker.undelivered(&chat("c"), &ids).is_empty());
     rig.broker.forget_delivered(vec!["r0".into()]).await.unwrap();
     rig.broker.delivered(&chat("c"), vec!["more".into()]).await.unwrap();

@@ -4,7 +4,7 @@ use super::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s6_1_simultaneous_new_conversations_get_distinct_sessions() {
-    let rig = Rig::new(patient());
+    let rig = Rig::new(patient()).await;
     let names: Vec<String> = (0..32).map(|n| format!("s{n:02}")).collect();
     rig.broker.announce(online(&names.iter().map(String::as_str).collect::<Vec<_>>()));
     let mut tasks = tokio::task::JoinSet::new();
@@ -19,7 +19,7 @@ async fn s6_1_simultaneous_new_conversations_get_distinct_sessions() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s6_1_parallel_calls_of_one_new_conversation_end_on_one_session() {
-    let rig = Rig::new(patient());
+    let rig = Rig::new(patient()).await;
     rig.broker.announce(online(&["s1", "s2", "s3"]));
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..16 {
@@ -35,7 +35,7 @@ async fn s6_1_parallel_calls_of_one_new_conversation_end_on_one_session() {
 
 #[tokio::test]
 async fn f13_sessions_are_taken_by_creation_stamp_and_id() {
-    let rig = Rig::new(patient());
+    let rig = Rig::new(patient()).await;
     let at = |id: &str, created| Announced { session: session(id), created: Millis(created), cwd: PathBuf::new() };
     rig.broker.announce(vec![at("z", 5), at("b", 9), at("a", 9), at("m", 2)]);
     for (conversation, expected) in [("1", "m"), ("2", "z"), ("3", "a"), ("4", "b")] {
@@ -45,7 +45,7 @@ async fn f13_sessions_are_taken_by_creation_stamp_and_id() {
 
 #[tokio::test]
 async fn s6_1_a_cancelled_bind_frees_the_session_for_a_waiter() {
-    let rig = Rig::new(patient());
+    let rig = Rig::new(patient()).await;
     rig.broker.announce(online(&["s1"]));
     rig.disk.hold();
     let (first, second) = (chat("first"), chat("second"));
@@ -57,12 +57,12 @@ async fn s6_1_a_cancelled_bind_frees_the_session_for_a_waiter() {
     rig.disk.release();
     assert_eq!(waiter.await.unwrap().session, session("s1"));
     assert_eq!((rig.broker.binding(&first), rig.broker.binding(&second)), (None, Some(session("s1"))));
-    assert_eq!(rig.after_power_cut().broker.binding(&first), None);
+    assert_eq!(rig.after_power_cut().await.broker.binding(&first), None);
 }
 
 #[tokio::test]
 async fn s6_1_a_bind_whose_caller_left_just_before_hearing_of_it_is_taken_back() {
-    let rig = Rig::new(patient());
+    let rig = Rig::new(patient()).await;
     rig.broker.announce(online(&["s1"]));
     let first = chat("first");
     let mut applied = rig.broker.subscribe();
@@ -79,9 +79,9 @@ async fn s6_1_a_bind_whose_caller_left_just_before_hearing_of_it_is_taken_back()
 
 #[tokio::test]
 async fn s6_1_a_failed_bind_frees_the_session() {
-    let rig = Rig::new(patient());
+    let rig = Rig::new(patient()).await;
     rig.broker.announce(online(&["s1"]));
-    rig.disk.fail(crate::storage::consensus::faulty::Fault::SyncLost);
+    rig.disk.fail(crate::storage::faulty::Fault::SyncLost);
     let error = rig.broker.select(operate(&chat("first"))).await.unwrap_err();
     assert!(matches!(error, SelectError::Propose(ProposeError::Unknown(_) | ProposeError::NotWritten(_))), "{error}");
     rig.disk.mend();
@@ -92,7 +92,7 @@ async fn s6_1_a_failed_bind_frees_the_session() {
 
 #[tokio::test]
 async fn s6_1_a_waiters_timeout_does_not_disturb_the_holder() {
-    let rig = Rig::new(quick());
+    let rig = Rig::new(quick()).await;
     rig.broker.announce(online(&["s1"]));
     rig.disk.hold();
     let first = chat("first");
@@ -107,7 +107,7 @@ async fn s6_1_a_waiters_timeout_does_not_disturb_the_holder() {
 
 #[tokio::test]
 async fn s6_1_a_waiter_gets_a_session_that_comes_online() {
-    let rig = Rig::new(patient());
+    let rig = Rig::new(patient()).await;
     let conversation = chat("c");
     for (ask, expected) in [(operate(&conversation), "s1"), (operate_on(&conversation, "s2"), "s2")] {
         let mut waiting = Box::pin(rig.broker.select(ask));
@@ -119,7 +119,7 @@ async fn s6_1_a_waiter_gets_a_session_that_comes_online() {
 
 #[tokio::test]
 async fn s6_1_refusals_name_the_session_and_what_to_do() {
-    let rig = Rig::new(quick());
+    let rig = Rig::new(quick()).await;
     let conversation = chat("c");
     rig.broker.announce(online(&["s1"]));
     rig.session_of(operate(&conversation)).await;
@@ -144,7 +144,7 @@ async fn s6_1_refusals_name_the_session_and_what_to_do() {
 
 #[tokio::test]
 async fn s6_1_another_tools_session_id_moves_no_default_and_inits_does() {
-    let rig = Rig::new(patient());
+    let rig = Rig::new(patient()).await;
     rig.broker.announce(online(&["s1", "s2", "s3"]));
     let conversation = chat("c");
     let first = rig.broker.select(operate_on(&conversation, "s2")).await.unwrap();
@@ -164,7 +164,7 @@ async fn s6_1_another_tools_session_id_moves_no_default_and_inits_does() {
 
 #[tokio::test]
 async fn s6_1_an_explicit_choice_may_share_a_bound_session() {
-    let rig = Rig::new(patient());
+    let rig = Rig::new(patient()).await;
     rig.broker.announce(online(&["s1"]));
     rig.session_of(operate(&chat("a"))).await;
     assert_eq!(rig.session_of(operate_on(&chat("b"), "s1")).await, "s1");
@@ -173,7 +173,7 @@ async fn s6_1_an_explicit_choice_may_share_a_bound_session() {
 
 #[tokio::test]
 async fn s6_1_history_takes_the_named_or_the_default_and_binds_nothing() {
-    let rig = Rig::new(quick());
+    let rig = Rig::new(quick()).await;
     rig.broker.announce(online(&["s1", "s2"]));
     let conversation = chat("c");
     assert_eq!(rig.broker.target(Some(&conversation), None).await, Err(SelectError::NoDefault));
@@ -187,7 +187,7 @@ async fn s6_1_history_takes_the_named_or_the_default_and_binds_nothing() {
 
 #[tokio::test]
 async fn d12_a_stateless_caller_names_its_session_and_binds_nothing() {
-    let rig = Rig::new(quick());
+    let rig = Rig::new(quick()).await;
     rig.broker.announce(online(&["s1"]));
     let ask = Ask { conversation: None, session: Some(session("s1")), purpose: Purpose::Operate };
     let chosen = rig.broker.select(ask).await.unwrap();
@@ -197,7 +197,7 @@ async fn d12_a_stateless_caller_names_its_session_and_binds_nothing() {
 
 #[tokio::test]
 async fn d12_a_connections_default_lives_in_memory_only() {
-    let rig = Rig::new(patient());
+    let rig = Rig::new(patient()).await;
     rig.broker.announce(online(&["s1", "s2"]));
     let (stdio, other, third) = (connection("1"), connection("2"), connection("3"));
     assert_eq!(rig.session_of(operate(&stdio)).await, "s1");
@@ -215,7 +215,7 @@ async fn d12_a_connections_default_lives_in_memory_only() {
 
 #[tokio::test]
 async fn s6_2_a_binding_idle_for_30_days_is_ignored_everywhere_and_then_removed() {
-    let rig = Rig::new(quick());
+    let rig = Rig::new(quick()).await;
     rig.broker.announce(online(&["s1"]));
     let (old, new) = (chat("old"), chat("new"));
     rig.session_of(operate(&old)).await;
@@ -233,7 +233,7 @@ async fn s6_2_a_binding_idle_for_30_days_is_ignored_everywhere_and_then_removed(
 
 #[tokio::test]
 async fn s6_2_an_expired_binding_can_be_made_anew() {
-    let rig = Rig::new(quick());
+    let rig = Rig::new(quick()).await;
     rig.broker.announce(online(&["s1", "s2"]));
     let conversation = chat("c");
     rig.session_of(operate_on(&conversation, "s2")).await;
@@ -244,7 +244,7 @@ async fn s6_2_an_expired_binding_can_be_made_anew() {
 
 #[tokio::test]
 async fn s6_2_a_use_counts_at_once_and_is_written_once_a_day() {
-    let rig = Rig::new(quick());
+    let rig = Rig::new(quick()).await;
     rig.broker.announce(online(&["s1"]));
     let conversation = chat("c");
     rig.session_of(operate(&conversation)).await;
@@ -259,14 +259,14 @@ async fn s6_2_a_use_counts_at_once_and_is_written_once_a_day() {
     assert_eq!(rig.broker.binding(&conversation), Some(session("s1")));
 
     // On disk it does not; but a broker that starts 30 days after its last stamp lets nothing expire by that (F14).
-    let rig = Rig::on(rig.disk, rig.clock, quick());
+    let rig = Rig::on(rig.disk, rig.clock, quick()).await;
     assert_eq!(rig.broker.shared.state().bindings["c"].last_used, Millis(START));
     assert_eq!(rig.broker.binding(&conversation), Some(session("s1")));
 }
 
 #[tokio::test]
 async fn s6_2_a_use_a_day_later_is_written_and_only_one() {
-    let rig = Rig::new(quick());
+    let rig = Rig::new(quick()).await;
     rig.broker.announce(online(&["s1"]));
     let conversation = chat("c");
     rig.session_of(operate(&conversation)).await;
@@ -282,7 +282,7 @@ async fn s6_2_a_use_a_day_later_is_written_and_only_one() {
 
 #[tokio::test]
 async fn a_conversation_id_that_would_not_fit_is_refused_and_nothing_is_kept() {
-    let rig = Rig::new(quick());
+    let rig = Rig::new(quick()).await;
     rig.broker.announce(online(&["s1"]));
     let error = rig.broker.select(operate(&chat(&"x".repeat(10_000)))).await.unwrap_err();
     assert!(error.to_string().contains("10000 bytes where at most 256 bytes"), "{error}");
@@ -340,7 +340,7 @@ fn f13_the_one_free_session_of_a_large_fleet_is_found_and_what_is_beyond_the_lim
 
 #[tokio::test]
 async fn an_announcement_that_says_nothing_new_wakes_nobody() {
-    let rig = Rig::new(quick());
+    let rig = Rig::new(quick()).await;
     rig.broker.announce(online(&["s1", "s2"]));
     let mut changed = rig.broker.shared.changed.subscribe();
     changed.borrow_and_update();

@@ -8,7 +8,7 @@ async fn mode(rig: &Rig, ask: Ask<'_>) -> Option<Mode> {
 
 #[tokio::test]
 async fn s10_a_second_init_within_the_window_observes_and_does_not_renew_it() {
-    let rig = Rig::new(quick());
+    let rig = Rig::new(quick()).await;
     rig.broker.announce(online(&["s1"]));
     let conversation = chat("c");
     assert_eq!(mode(&rig, init(&conversation, None)).await, Some(Mode::Executor));
@@ -24,7 +24,7 @@ async fn s10_a_second_init_within_the_window_observes_and_does_not_renew_it() {
 
 #[tokio::test]
 async fn s10_a_cooldown_of_zero_turns_windows_off() {
-    let rig = Rig::new(Settings { cooldown: Duration::ZERO, ..quick() });
+    let rig = Rig::new(Settings { cooldown: Duration::ZERO, ..quick() }).await;
     rig.broker.announce(online(&["s1"]));
     let conversation = chat("c");
     rig.broker.open_window(&conversation, &session("s1"));
@@ -35,7 +35,7 @@ async fn s10_a_cooldown_of_zero_turns_windows_off() {
 
 #[tokio::test]
 async fn s10_a_window_is_of_one_conversation_in_one_session() {
-    let rig = Rig::new(quick());
+    let rig = Rig::new(quick()).await;
     rig.broker.announce(online(&["s1", "s2"]));
     let (a, b) = (chat("a"), chat("b"));
     assert_eq!(mode(&rig, init(&a, Some("s1"))).await, Some(Mode::Executor));
@@ -46,7 +46,7 @@ async fn s10_a_window_is_of_one_conversation_in_one_session() {
 
 #[tokio::test]
 async fn s10_reading_a_resource_opens_and_renews_the_window() {
-    let rig = Rig::new(quick());
+    let rig = Rig::new(quick()).await;
     rig.broker.announce(online(&["s1"]));
     let conversation = chat("c");
     rig.broker.open_window(&conversation, &session("s1"));
@@ -58,7 +58,7 @@ async fn s10_reading_a_resource_opens_and_renews_the_window() {
 
 #[tokio::test]
 async fn s10_windows_end_with_the_broker() {
-    let rig = Rig::new(quick());
+    let rig = Rig::new(quick()).await;
     rig.broker.announce(online(&["s1"]));
     let conversation = chat("c");
     assert_eq!(mode(&rig, init(&conversation, None)).await, Some(Mode::Executor));
@@ -69,7 +69,7 @@ async fn s10_windows_end_with_the_broker() {
 
 #[tokio::test]
 async fn s6_2_a_failed_inits_binding_is_rolled_back_and_its_window_closed() {
-    let rig = Rig::new(patient());
+    let rig = Rig::new(patient()).await;
     rig.broker.announce(online(&["s1", "s2"]));
     let conversation = chat("c");
     let first = rig.broker.select(init(&conversation, None)).await.unwrap();
@@ -81,12 +81,12 @@ async fn s6_2_a_failed_inits_binding_is_rolled_back_and_its_window_closed() {
     let moved = rig.broker.select(init(&conversation, Some("s2"))).await.unwrap();
     rig.broker.rollback(moved.bound.unwrap()).await;
     assert_eq!(rig.broker.binding(&conversation), Some(session("s1")));
-    assert_eq!(rig.after_power_cut().broker.binding(&conversation), Some(session("s1")));
+    assert_eq!(rig.after_power_cut().await.broker.binding(&conversation), Some(session("s1")));
 }
 
 #[tokio::test]
 async fn s6_2_an_init_of_the_existing_default_can_only_give_its_window_back() {
-    let rig = Rig::new(patient());
+    let rig = Rig::new(patient()).await;
     rig.broker.announce(online(&["s1"]));
     let conversation = chat("c");
     rig.session_of(operate(&conversation)).await;
@@ -102,7 +102,7 @@ async fn s6_2_an_init_of_the_existing_default_can_only_give_its_window_back() {
 
 #[tokio::test]
 async fn s6_2_a_binding_that_was_used_or_changed_since_stays() {
-    let rig = Rig::new(patient());
+    let rig = Rig::new(patient()).await;
     rig.broker.announce(online(&["s1", "s2", "s3"]));
     let used = chat("used");
     let bound = rig.broker.select(init(&used, None)).await.unwrap().bound.unwrap();
@@ -119,7 +119,7 @@ async fn s6_2_a_binding_that_was_used_or_changed_since_stays() {
 
 #[tokio::test]
 async fn d12_a_connections_default_is_rolled_back_in_memory() {
-    let rig = Rig::new(patient());
+    let rig = Rig::new(patient()).await;
     rig.broker.announce(online(&["s1", "s2"]));
     let stdio = connection("1");
     let first = rig.broker.select(init(&stdio, None)).await.unwrap().bound.unwrap();
@@ -133,12 +133,12 @@ async fn d12_a_connections_default_is_rolled_back_in_memory() {
 
 #[tokio::test]
 async fn a_rollback_waits_for_a_failed_disk_and_selections_wait_for_the_rollback() {
-    let rig = Rig::new(patient());
+    let rig = Rig::new(patient()).await;
     rig.broker.announce(online(&["s1", "s2"]));
     let conversation = chat("c");
     rig.session_of(init(&conversation, Some("s1"))).await;
     let moved = rig.broker.select(init(&conversation, Some("s2"))).await.unwrap().bound.unwrap();
-    rig.disk.fail(crate::storage::consensus::faulty::Fault::SyncLost);
+    rig.disk.fail(crate::storage::faulty::Fault::SyncLost);
     let mut undoing = Box::pin(rig.broker.rollback(moved));
     start(undoing.as_mut());
     let mut next = Box::pin(rig.broker.select(operate(&conversation)));

@@ -208,7 +208,7 @@ fn errors_of_the_broker_keep_their_kind_over_the_wire() {
     for error in [ProposeError::Busy, ProposeError::Stopped, ProposeError::NotWritten("why".into())] {
         assert_eq!(ProposeError::from(Unrecorded::from(error.clone())), error);
     }
-    let full = Unrecorded::from(ProposeError::Full { what: "receipts", limit: 1 });
+    let full = Unrecorded::from(ProposeError::Full { what: "receipts".into(), limit: 1 });
     assert!(ProposeError::from(full).to_string().contains("receipts"));
 }
 

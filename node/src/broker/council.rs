@@ -1,0 +1,650 @@
+//! The council: the one task that owns this device's store and its member of the consensus engine, and so which group the
+//! device belongs to. It starts the member, again after its store failed (failure rule F25), takes and gives up the office,
+//! and moves the device to another group (F16, F18, F21). Not a place for decisions: those are in [`super::begin`],
+//! [`super::follow`] and [`super::prefer`].
+
+use std::{
+    collections::BTreeSet,
+    io,
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use chappie_mesh::{
+    Incarnation, MeshId, NodeId,
+    consensus::{
+        Carrier, Consensus, Epoch, Group, MemberId, Pace, Persisted, Settings as MemberSettings, Standing, Voting,
+        Write, contents, seed,
+    },
+    runtime::{blocking, spawn},
+};
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    time::{Instant, sleep_until},
+};
+
+use super::{
+    begin::{self, Begin, Beginner, Found, recovered, upgraded},
+    errors::{OpenError, ProposeError},
+    follow::{Meeting, meet},
+    limits::{REOPEN_MS, SPLIT_HEARD_MS},
+    machine::{Replica, replay},
+    membership::{Membership, label},
+    prefer::PREFER_EVERY_MS,
+    shared::{Clocks, Shared},
+    state::State,
+    writer::{Acting, Seat},
+};
+use crate::{
+    clock,
+    ids::Millis,
+    storage::{
+        bond::{Bond, bond},
+        log::{ConsensusStore, Head, Opened},
+        medium::Medium,
+    },
+};
+
+/// Where a broker stands, and whose it is.
+#[derive(Clone)]
+pub struct Place {
+    /// Where its store is.
+    pub medium: Medium,
+    /// This device.
+    pub node: NodeId,
+    /// What its owner calls it; for a mesh that is founded.
+    pub name: String,
+    /// This start of the device, which the node's store does not have yet.
+    pub run: Incarnation,
+    /// Its owner's word on whether it votes.
+    pub voting: Voting,
+    /// The way to the other members.
+    pub carrier: Arc<dyn Carrier>,
+    /// How patient members are.
+    pub pace: Pace,
+    /// The group of the bigger mesh that this device belongs to, as its own store says: a new store becomes an empty member of
+    /// it. `None`: a new store becomes a mesh of one.
+    pub member_of: Option<Group>,
+}
+
+/// Another epoch of this mesh in which somebody acts as the broker too, or may (failure rule F16).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Split {
+    /// A device there.
+    pub node: NodeId,
+    /// Its group.
+    pub group: Group,
+}
+
+/// A change of the group.
+pub(super) enum Change {
+    /// Become a mesh of one with nothing in it, unless this is that mesh already.
+    Alone { mesh: MeshId, name: String, archive: &'static str },
+    /// Become a member of this group that has heard nothing yet.
+    Leave { group: Group, archive: &'static str },
+    /// Become a new epoch of one with all this device has.
+    Recover,
+}
+
+/// What the council is asked for.
+pub(super) enum Control {
+    /// A copy of the store; the word says what for, and stands in the copy's name.
+    Archive(&'static str, oneshot::Sender<io::Result<PathBuf>>),
+    Change(Change, oneshot::Sender<Result<PathBuf, ProposeError>>),
+    /// Follow a later epoch that a device of it told of, if nobody acts in this one.
+    Follow(Group, oneshot::Sender<()>),
+    /// The node's store has this start, too.
+    Settle(oneshot::Sender<io::Result<()>>),
+    /// Look after the members from now on.
+    Tend,
+    Close(oneshot::Sender<()>),
+}
+
+/// What handles read of the council without asking it.
+#[derive(Default)]
+pub(super) struct Front {
+    current: Mutex<Option<(Group, Consensus)>>,
+    split: Mutex<Option<(Split, Instant)>>,
+}
+
+impl Front {
+    /// The member that runs now.
+    pub(super) fn current(&self) -> Option<(Group, Consensus)> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn show(&self, current: Option<(Group, Consensus)>) {
+        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = current;
+    }
+
+    /// Another epoch that was heard of lately.
+    pub(super) fn split(&self) -> Option<Split> {
+        let split = *self.split.lock().unwrap_or_else(PoisonError::into_inner);
+        split.filter(|(_, heard)| heard.elapsed() < Duration::from_millis(SPLIT_HEARD_MS)).map(|(split, _)| split)
+    }
+
+    pub(super) fn heard_of(&self, split: Option<Split>) {
+        let now = Instant::now();
+        *self.split.lock().unwrap_or_else(PoisonError::into_inner) = split.map(|split| (split, now));
+    }
+}
+
+/// The member that runs.
+struct Running {
+    consensus: Consensus,
+    standing: watch::Receiver<Arc<Standing>>,
+}
+
+/// A store that failed, and when it is tried again.
+struct Down {
+    retry: Instant,
+}
+
+/// The task's own state.
+pub(super) struct Council {
+    place: Place,
+    shared: Arc<Shared>,
+    store: ConsensusStore,
+    /// Whose log the store has.
+    head: Head,
+    running: Result<Running, Down>,
+    /// The next pause before the store is opened again; zero while all is well.
+    pause: Duration,
+    controls: mpsc::Receiver<Control>,
+    front: Arc<Front>,
+    seat: watch::Sender<Seat>,
+    tending: bool,
+    next_look: Instant,
+    /// The voters' clocks are being asked.
+    clocks: Option<Clocked>,
+}
+
+/// What a store says, and whose it is.
+struct Taken {
+    store: ConsensusStore,
+    head: Head,
+    persisted: Persisted,
+    /// What it stands for, also what is not known to be committed.
+    state: State,
+}
+
+/// Opens the store and makes it what this device begins with. Blocking.
+fn take(place: &Place, now: Millis) -> Result<Taken, OpenError> {
+    let (mut store, mut opened) = ConsensusStore::open(place.medium.clone(), place.node)?;
+    let found = found(place, &mut opened, now)?;
+    let who = Beginner {
+        node: place.node,
+        name: &place.name,
+        member_of: place.member_of,
+        mesh: clock::random::<16>().into(),
+        epoch: clock::random(),
+        now,
+    };
+    let (group, state, archive) = match (begin::begin(found, who), opened.head) {
+        (Begin::Keep(state), Some(head)) => {
+            let head = Head { run: place.run, ..head };
+            store.set_run(place.run).map_err(|error| unusable(place, &error))?;
+            return Ok(Taken { store, head, persisted: opened.persisted, state: *state });
+        }
+        // Only a log with a head is kept.
+        (Begin::Keep(_), None) => return Err(damaged(place, "it has no head".into())),
+        (Begin::Seed { group, state, archive }, _) => (group, Some(state), archive),
+        (Begin::Empty { group, archive }, _) => (group, None, archive),
+    };
+    if let Some(what_for) = archive {
+        let copy = store.archive(what_for).map_err(|error| unusable(place, &error))?;
+        tracing::warn!(copy = %copy.display(), what_for, "this device begins anew; what its store held was copied");
+    }
+    let (head, writes) = anew(place, group, state.as_deref());
+    store.reset(head, writes).map_err(|error| unusable(place, &error))?;
+    let persisted = store.reopen()?.persisted;
+    Ok(Taken { store, head, persisted, state: state.map(|state| *state).unwrap_or_default() })
+}
+
+fn found(place: &Place, opened: &mut Opened, now: Millis) -> Result<Found, OpenError> {
+    if let Some(older) = opened.older.take() {
+        return upgraded(older, now).map(Found::Older).map_err(|cause| damaged(place, cause));
+    }
+    let Some(head) = &opened.head else { return Ok(Found::Nothing) };
+    let state = all_of(&opened.persisted).map_err(|cause| damaged(place, cause))?;
+    let bond = bond(&place.run, &head.run, opened.settled);
+    if bond == Bond::Restored {
+        tracing::warn!("the broker's store and the node's store are not of one past: one of them was put back");
+    }
+    let foreign = bond == Bond::Restored || opened.maker.is_some_and(|maker| maker != place.node);
+    Ok(Found::Log { group: head.group, state: Box::new(state), foreign })
+}
+
+/// All that a store says.
+fn all_of(persisted: &Persisted) -> Result<State, String> {
+    let (snapshot, commands) = contents(persisted)?;
+    replay(snapshot.as_deref(), &commands)
+}
+
+/// A new store's head, and what it begins with.
+fn anew(place: &Place, group: Group, state: Option<&State>) -> (Head, Vec<Write>) {
+    let head = Head { group, store: clock::random(), run: place.run };
+    let own = MemberId::of(&place.node, &head.store);
+    (head, state.map_or_else(Vec::new, |state| seed(own, place.node, state.encode())))
+}
+
+fn damaged(place: &Place, cause: String) -> OpenError {
+    OpenError::Damaged { path: place.medium.path("consensus.redb"), cause }
+}
+
+fn unusable(place: &Place, error: &io::Error) -> OpenError {
+    OpenError::Io { path: place.medium.path("consensus.redb"), cause: error.to_string() }
+}
+
+/// How a group stands before its member has started.
+fn before(place: &Place, head: &Head) -> Standing {
+    Standing {
+        group: head.group,
+        own: MemberId::of(&place.node, &head.store),
+        term: 0,
+        leader: None,
+        office: None,
+        voters: BTreeSet::new(),
+        learners: BTreeSet::new(),
+        followers: std::collections::BTreeMap::new(),
+        applied: 0,
+        trouble: None,
+    }
+}
+
+/// What was opened.
+pub(super) struct Opening {
+    pub(super) shared: Arc<Shared>,
+    pub(super) front: Arc<Front>,
+    pub(super) seat: watch::Receiver<Seat>,
+    pub(super) council: Council,
+}
+
+/// Opens the store and starts its member.
+pub(super) async fn open(
+    place: Place,
+    controls: mpsc::Receiver<Control>,
+    clocks: Clocks,
+) -> Result<Opening, OpenError> {
+    let now = clocks().wall;
+    let asked = place.clone();
+    let taken = blocking(move || take(&asked, now)).await;
+    let Taken { store, head, persisted, state } =
+        taken.map_err(|cause| unusable(&place, &io::Error::other(cause))).and_then(|taken| taken)?;
+    let shared = Arc::new(Shared::new(place.node, before(&place, &head), state.at, clocks));
+    let front = Arc::new(Front::default());
+    // As far as is known before its member has started.
+    let alone = state.membership.is_some();
+    let (seat, receiver) = watch::channel(Seat { acting: None, alone });
+    let mut council = Council {
+        place,
+        shared: Arc::clone(&shared),
+        store,
+        head,
+        running: Err(Down { retry: Instant::now() }),
+        pause: Duration::ZERO,
+        controls,
+        front: Arc::clone(&front),
+        seat,
+        tending: false,
+        next_look: Instant::now() + Duration::from_millis(PREFER_EVERY_MS),
+        clocks: None,
+    };
+    if let Err(cause) = council.start(persisted).await {
+        return Err(damaged(&council.place, cause));
+    }
+    Ok(Opening { shared, front, seat: receiver, council })
+}
+
+impl Council {
+    /// Starts the member that the store has.
+    async fn start(&mut self, persisted: Persisted) -> Result<(), String> {
+        let generation = self.shared.begin();
+        let machine = Box::new(Replica::new(Arc::clone(&self.shared), generation));
+        let Place { node, voting, pace, .. } = self.place;
+        let settings = MemberSettings { node, store: self.head.store, group: self.head.group, pace, voting };
+        let carrier = Arc::clone(&self.place.carrier);
+        let consensus = Consensus::start(settings, persisted, Box::new(self.store.clone()), machine, carrier)
+            .await
+            .map_err(|error| error.to_string())?;
+        let standing = consensus.standing();
+        if self.tending {
+            consensus.tend(self.shared.tended.subscribe());
+        }
+        self.front.show(Some((self.head.group, consensus.clone())));
+        self.running = Ok(Running { consensus, standing });
+        self.stand();
+        Ok(())
+    }
+
+    /// Works until it is closed or every handle is gone.
+    pub(super) async fn run(mut self) {
+        let mut broken = self.shared.broken.subscribe();
+        loop {
+            let (down, mut standing) = match &self.running {
+                Ok(running) => (None, Some(running.standing.clone())),
+                Err(down) => (Some(down.retry), None),
+            };
+            tokio::select! {
+                biased;
+                control = self.controls.recv() => match control {
+                    None => return self.end().await,
+                    Some(Control::Close(done)) => {
+                        self.end().await;
+                        let _ = done.send(());
+                        return;
+                    }
+                    Some(control) => self.obey(control).await,
+                },
+                changed = changed(&mut standing) => match changed {
+                    Some(receiver) => {
+                        if let Ok(running) = &mut self.running {
+                            running.standing = receiver;
+                        }
+                        self.look().await;
+                    }
+                    None => self.fail("the broker's engine has ended".into()).await,
+                },
+                Ok(()) = broken.changed() => {
+                    let cause = broken.borrow_and_update().clone();
+                    if let Some(cause) = cause {
+                        self.fail(cause).await;
+                    }
+                },
+                clocks = asked(&mut self.clocks) => {
+                    self.clocks = None;
+                    self.shared.set_clock(&clocks);
+                }
+                () = due(down) => self.restart().await,
+                () = sleep_until(self.next_look) => self.prefer().await,
+            }
+        }
+    }
+
+    async fn obey(&mut self, control: Control) {
+        match control {
+            Control::Archive(what_for, done) => {
+                let _ = done.send(self.archive(what_for).await);
+            }
+            Control::Change(change, done) => {
+                let _ = done.send(self.change(change).await);
+            }
+            Control::Follow(theirs, done) => {
+                self.follow(theirs).await;
+                let _ = done.send(());
+            }
+            Control::Settle(done) => {
+                let store = self.store.clone();
+                let settled = blocking(move || store.settle_run()).await.map_err(io::Error::other).flatten();
+                let _ = done.send(settled);
+            }
+            Control::Tend => {
+                if let Ok(running) = &self.running
+                    && !self.tending
+                {
+                    running.consensus.tend(self.shared.tended.subscribe());
+                }
+                self.tending = true;
+            }
+            Control::Close(done) => drop(done),
+        }
+    }
+
+    /// Shows how the group stands, and takes or gives up the office.
+    fn stand(&mut self) {
+        let Ok(running) = &mut self.running else { return };
+        let standing = Arc::clone(&running.standing.borrow_and_update());
+        // At its very start the member does not say who votes.
+        let alone = if standing.voters.is_empty() {
+            self.seat.borrow().alone
+        } else {
+            standing.voters.len() == 1 && standing.voters.contains(&self.place.node)
+        };
+        let before = self.shared.standing.send_replace(Arc::clone(&standing));
+        if (&before.group, before.leader, &before.voters) != (&standing.group, standing.leader, &standing.voters) {
+            self.shared.publish();
+        }
+        let held = self.seat.borrow().acting.as_ref().map(|acting| acting.office);
+        if standing.office.is_some() || (!alone && standing.trouble.is_none()) {
+            self.pause = Duration::ZERO;
+            self.shared.memory().trouble = None;
+        }
+        if held != standing.office || self.seat.borrow().alone != alone {
+            if held != standing.office && standing.office.is_some() {
+                self.shared.take_office(alone);
+                let asked = running.consensus.clone();
+                self.clocks = (!alone).then(|| {
+                    let (say, said) = oneshot::channel();
+                    spawn(async move { say.send(asked.clocks().await) });
+                    said
+                });
+            }
+            let consensus = &running.consensus;
+            let acting = standing.office.map(|office| Acting { consensus: consensus.clone(), office });
+            self.seat.send_replace(Seat { acting, alone });
+            self.shared.wake();
+        }
+    }
+
+    async fn look(&mut self) {
+        self.stand();
+        let trouble = self.shared.standing.borrow().trouble.clone();
+        if let Some(cause) = trouble {
+            self.fail(cause).await;
+        }
+    }
+
+    /// The store or the engine failed: this device takes part no more until it was opened again.
+    async fn fail(&mut self, cause: String) {
+        tracing::warn!(cause, "the broker's store failed; it is opened again");
+        self.shared.memory().trouble = Some(cause.clone());
+        self.stop().await;
+        self.show_down(Some(cause));
+        self.running = Err(Down { retry: Instant::now() + self.pause });
+        let (first, longest) = (Duration::from_millis(REOPEN_MS.0), Duration::from_millis(REOPEN_MS.1));
+        self.pause = (self.pause * 2).clamp(first, longest);
+    }
+
+    /// Ends the member.
+    async fn stop(&mut self) {
+        self.front.show(None);
+        let alone = self.seat.borrow().alone;
+        self.seat.send_replace(Seat { acting: None, alone });
+        self.clocks = None;
+        if let Ok(running) = &self.running {
+            running.consensus.stop().await;
+        }
+        self.running = Err(Down { retry: Instant::now() });
+    }
+
+    fn show_down(&self, trouble: Option<String>) {
+        self.shared.standing.send_modify(|standing| {
+            let group = self.head.group;
+            let own = MemberId::of(&self.place.node, &self.head.store);
+            *standing = Arc::new(Standing { group, own, leader: None, office: None, trouble, ..(**standing).clone() });
+        });
+        self.shared.publish();
+    }
+
+    async fn restart(&mut self) {
+        let mut store = self.store.clone();
+        let opened = blocking(move || {
+            let opened = store.reopen().map_err(|error| error.to_string())?;
+            // What cannot be used is found before the engine is.
+            all_of(&opened.persisted).map(|_| (store, opened))
+        });
+        let started = match opened.await.and_then(|opened| opened) {
+            Ok((store, Opened { head: Some(head), persisted, .. })) => {
+                (self.store, self.head) = (store, head);
+                self.start(persisted).await
+            }
+            Ok(_) => Err("the broker's store is gone".into()),
+            Err(cause) => Err(cause),
+        };
+        if let Err(cause) = started {
+            self.fail(cause).await;
+        }
+    }
+
+    async fn archive(&self, what_for: &'static str) -> io::Result<PathBuf> {
+        let store = self.store.clone();
+        blocking(move || store.archive(what_for)).await.map_err(io::Error::other)?
+    }
+
+    /// Moves the device to another group, after a copy of the store. Nothing of the former group is written after the copy.
+    async fn change(&mut self, change: Change) -> Result<PathBuf, ProposeError> {
+        let archive = match &change {
+            Change::Alone { archive, .. } | Change::Leave { archive, .. } => archive,
+            Change::Recover => "before-recover",
+        };
+        let acting = self.seat.send_replace(Seat::default());
+        let copied = self.archive(archive).await;
+        let same = match &change {
+            Change::Alone { mesh, .. } => self.head.group.mesh == *mesh,
+            Change::Leave { group, .. } => self.head.group == *group,
+            Change::Recover => false,
+        };
+        let copy = match copied {
+            Ok(copy) if !same => copy,
+            other => {
+                self.seat.send_replace(acting);
+                return other.map_err(|error| ProposeError::NotWritten(format!("no backup: {error}")));
+            }
+        };
+        self.stop().await;
+        match self.begin(change).await {
+            Ok(()) => Ok(copy),
+            Err(error) => {
+                // What the store says now counts.
+                self.restart().await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn begin(&mut self, change: Change) -> Result<(), ProposeError> {
+        let not_written = |cause: String| ProposeError::NotWritten(cause);
+        let mut store = self.store.clone();
+        let opened = blocking(move || store.reopen().map(|opened| (store, opened)).map_err(|error| error.to_string()));
+        let (store, opened) = opened.await.and_then(|opened| opened).map_err(not_written)?;
+        self.store = store;
+        let (group, state) = self.next(change, &opened)?;
+        let (head, writes) = anew(&self.place, group, state.as_ref());
+        let mut store = self.store.clone();
+        let reset = blocking(move || {
+            store.reset(head, writes).map_err(|error| error.to_string())?;
+            let persisted = store.reopen().map_err(|error| error.to_string())?.persisted;
+            Ok((store, persisted))
+        });
+        // It is not known whether it was written: the store says so when it is opened again.
+        let (store, persisted) = reset.await.and_then(|reset| reset).map_err(ProposeError::Unknown)?;
+        (self.store, self.head) = (store, head);
+        self.front.heard_of(None);
+        self.seat.send_replace(Seat { acting: None, alone: state.is_some() });
+        self.shared.start_over(state.unwrap_or_default());
+        self.shared.memory().trouble = None;
+        self.show_down(None);
+        self.start(persisted).await.map_err(ProposeError::Unknown)
+    }
+
+    /// The group that a change leads to, and the state it begins with.
+    fn next(&self, change: Change, opened: &Opened) -> Result<(Group, Option<State>), ProposeError> {
+        match change {
+            Change::Leave { group, .. } => Ok((group, None)),
+            Change::Alone { mesh, name, .. } => {
+                let at = self.shared.reading().wall;
+                let node = self.place.node;
+                let membership = Membership::alone(mesh, node, &label(&name, &node), at);
+                let state = State { membership: Some(membership), at, pruned: at, ..State::default() };
+                Ok((Group { mesh, epoch: Epoch { count: 1, id: clock::random() } }, Some(state)))
+            }
+            Change::Recover => {
+                let state = all_of(&opened.persisted).map_err(ProposeError::NotWritten)?;
+                if state.membership.is_none() {
+                    let cause = "this device has heard nothing of its mesh yet; recover on a device that has";
+                    return Err(ProposeError::NotWritten(cause.into()));
+                }
+                let before = self.head.group;
+                let epoch = Epoch { count: before.epoch.count.saturating_add(1), id: clock::random() };
+                Ok((Group { mesh: before.mesh, epoch }, Some(recovered(state, epoch))))
+            }
+        }
+    }
+
+    async fn follow(&mut self, theirs: Group) {
+        // It may have followed meanwhile, or somebody acts again.
+        if meet(self.head.group, acts(&self.shared.standing.borrow()), theirs) != Meeting::Follow {
+            return;
+        }
+        tracing::warn!(?theirs, "nobody acts in this epoch of the mesh any more; this device follows the later one");
+        if let Err(error) = self.change(Change::Leave { group: theirs, archive: "before-follow" }).await {
+            tracing::warn!(%error, "the later epoch of the mesh could not be followed yet");
+        }
+    }
+
+    /// Hands the office to the voter whose door is used most.
+    async fn prefer(&mut self) {
+        self.next_look = Instant::now() + Duration::from_millis(PREFER_EVERY_MS);
+        let standing = Arc::clone(&self.shared.standing.borrow());
+        let Ok(running) = &self.running else { return };
+        if standing.office.is_none() {
+            return;
+        }
+        let ready: BTreeSet<NodeId> = standing
+            .followers
+            .iter()
+            .filter(|(node, _)| standing.voters.contains(node))
+            .filter(|(_, follower)| {
+                follower.lag <= LAG_MAX && follower.answered_ms.is_some_and(|ms| ms <= ANSWERED_MAX_MS)
+            })
+            .map(|(node, _)| *node)
+            .collect();
+        let better = self.shared.memory().volatile.doors.look(&self.place.node, &ready);
+        if let Some(better) = better {
+            tracing::info!(to = %better, "most calls enter there, so it becomes the broker");
+            let consensus = running.consensus.clone();
+            spawn(async move { consensus.hand_over(Some(better)).await });
+        }
+    }
+
+    async fn end(mut self) {
+        if self.running.is_ok() {
+            self.stop().await;
+        }
+        let store = self.store.clone();
+        let _ = blocking(move || store.close()).await;
+    }
+}
+
+/// A member that lacks more entries than this is not in step.
+const LAG_MAX: u64 = 64;
+/// Nor one that was not heard for this long, in milliseconds.
+const ANSWERED_MAX_MS: u64 = 2_000;
+
+/// What the voters' clocks say, when they have said it.
+type Clocked = oneshot::Receiver<Vec<u64>>;
+
+async fn changed(standing: &mut Option<watch::Receiver<Arc<Standing>>>) -> Option<watch::Receiver<Arc<Standing>>> {
+    let Some(receiver) = standing else { return std::future::pending().await };
+    receiver.changed().await.ok().map(|()| receiver.clone())
+}
+
+async fn asked(clocks: &mut Option<Clocked>) -> Vec<u64> {
+    match clocks {
+        Some(clocks) => clocks.await.unwrap_or_default(),
+        None => std::future::pending().await,
+    }
+}
+
+async fn due(retry: Option<Instant>) {
+    match retry {
+        Some(retry) => sleep_until(retry).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Whether somebody acts as the broker, as far as this member has heard.
+pub(super) fn acts(standing: &Standing) -> bool {
+    standing.office.is_some() || standing.leader.is_some()
+}
