@@ -1,32 +1,18 @@
 //! Watches the engine and says how the group stands: who leads, and whether this member holds the office.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
-use openraft::{
-    Instant as _, ReadPolicy, ServerState,
-    metrics::RaftMetrics,
-    type_config::alias::{InstantOf, SerdeInstantOf},
-};
+use openraft::ServerState;
 use openraft_rt::WatchReceiver as _;
-use tokio::{
-    sync::{Notify, watch},
-    time::{Instant, sleep_until, timeout},
-};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::{
-    api::{Follower, Group, MemberId, Office, Pace, Standing},
-    clock,
-    log::Log,
-    office::{Awake, Quorum, View},
-    types::{Place, Raft, Types},
-    writer::Writer,
+    api::Standing,
+    office::View,
+    shared::{Metrics, Shared},
+    types::Raft,
 };
-use crate::identity::NodeId;
 
 /// What the log may weigh in memory, in bytes: beyond it a snapshot is taken although few entries have come. Half of what
 /// the replicated state may weigh (failure rule F26).
@@ -35,241 +21,14 @@ const LOG_BYTES_MAX: u64 = 16 << 20;
 /// Between two snapshots that the log's weight asks for.
 const SNAPSHOT_PAUSE: Duration = Duration::from_secs(5);
 
-/// How late watchers may hear of what changes all the time: how far the log is, and how members keep up.
+/// How late watchers may hear of what changes all the time: how far the log is, and how members keep up. The engine says
+/// so at every command and every tick.
 const MINOR_PAUSE: Duration = Duration::from_millis(100);
-
-pub(super) type Metrics = RaftMetrics<Types>;
-
-/// Who was heard as the leader.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Heard {
-    pub(super) member: MemberId,
-    pub(super) node: NodeId,
-    pub(super) at: Instant,
-}
-
-/// What changes hands between the driver and those who ask.
-#[derive(Debug, Default)]
-struct Ledger {
-    taken: Option<u64>,
-    yields: Option<u64>,
-    heard: Option<Heard>,
-    awake: Awake,
-}
-
-/// One running member, as all its parts see it.
-pub(super) struct Shared {
-    pub(super) group: Group,
-    pub(super) own: MemberId,
-    pub(super) node: NodeId,
-    pub(super) pace: Pace,
-    pub(super) raft: Raft,
-    pub(super) log: Log,
-    pub(super) writer: Writer,
-    pub(super) standing: watch::Sender<Arc<Standing>>,
-    ledger: Mutex<Ledger>,
-    kick: Notify,
-    began: Instant,
-}
-
-impl Shared {
-    pub(super) fn new(
-        (group, own, node, pace): (Group, MemberId, NodeId, Pace),
-        raft: Raft,
-        log: Log,
-        writer: Writer,
-    ) -> Self {
-        let ledger = Ledger { awake: Awake::new(clock::slept()), ..Ledger::default() };
-        let standing = Standing {
-            group,
-            own,
-            term: 0,
-            leader: None,
-            office: None,
-            voters: BTreeSet::new(),
-            learners: BTreeSet::new(),
-            followers: BTreeMap::new(),
-            applied: 0,
-            trouble: None,
-        };
-        let shared = Self {
-            group,
-            own,
-            node,
-            pace,
-            raft,
-            log,
-            writer,
-            standing: watch::Sender::new(Arc::new(standing)),
-            ledger: Mutex::new(ledger),
-            kick: Notify::new(),
-            began: Instant::now(),
-        };
-        let metrics = shared.metrics();
-        shared.standing.send_replace(Arc::new(shared.picture(&metrics)));
-        shared
-    }
-
-    fn ledger<T>(&self, with: impl FnOnce(&mut Ledger) -> T) -> T {
-        with(&mut self.ledger.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    pub(super) fn metrics(&self) -> Metrics {
-        self.raft.metrics().borrow_watched().clone()
-    }
-
-    /// Notes a sign of life of a leader.
-    pub(super) fn heard(&self, member: MemberId, node: NodeId) {
-        let heard = Heard { member, node, at: Instant::now() };
-        let before = self.ledger(|ledger| ledger.heard.replace(heard));
-        let silence = self.pace.silence();
-        if before.is_none_or(|before| before.member != member || before.at.elapsed() > silence) {
-            self.kick.notify_one();
-        }
-    }
-
-    /// From now on this member does not act in `term`, because it hands the office over.
-    pub(super) fn yields(&self, term: u64) {
-        self.ledger(|ledger| ledger.yields = Some(term));
-        self.kick.notify_one();
-    }
-
-    /// Whether the office of `term` is being handed over.
-    pub(super) fn yielding(&self, term: u64) -> bool {
-        self.ledger(|ledger| ledger.yields == Some(term))
-    }
-
-    /// What is known of this member's leadership now.
-    pub(super) fn view(&self, metrics: &Metrics) -> View {
-        let leads =
-            (metrics.state == ServerState::Leader && metrics.running_state.is_ok()).then_some(metrics.current_term);
-        let mut voters = metrics.membership_config.voter_ids();
-        let alone = voters.next() == Some(self.own) && voters.next().is_none();
-        let now = self.began.elapsed();
-        let sent = metrics.last_quorum_acked.map(|acked| now.saturating_sub(age(acked)));
-        self.ledger(|ledger| {
-            let quorum = match sent {
-                _ if alone => Quorum::Alone,
-                Some(sent) => ledger.awake.judge(clock::slept(), now, sent),
-                None => Quorum::Silent,
-            };
-            View { leads, taken: ledger.taken, yields: ledger.yields, quorum }
-        })
-    }
-
-    /// The office, when it is held now.
-    pub(super) fn office(&self) -> Option<Office> {
-        self.view(&self.metrics()).office(self.pace.lease())
-    }
-
-    /// Asks a quorum whether this member leads, and waits until all that was committed by then is applied here. The
-    /// answer is the term of its office (failure rule F10).
-    ///
-    /// # Errors
-    /// In words.
-    pub(super) async fn read_index(&self) -> Result<u64, String> {
-        let read = self.raft.get_read_linearizer(ReadPolicy::ReadIndex).await.map_err(|error| error.to_string())?;
-        let term = read.read_log_id().committed_leader_id().term;
-        match read.try_await_ready(&self.raft, Some(self.pace.silence())).await {
-            Ok(Ok(_)) => Ok(term),
-            Ok(Err(_)) => Err("what is committed is not carried out yet".into()),
-            Err(error) => Err(error.to_string()),
-        }
-    }
-
-    /// Who leads, as far as this member has heard.
-    fn leader(&self, metrics: &Metrics, leads: bool) -> Option<NodeId> {
-        if leads {
-            return Some(self.node);
-        }
-        let leader = metrics.current_leader?;
-        let heard = self.ledger(|ledger| ledger.heard)?;
-        (heard.member == leader && heard.at.elapsed() <= self.pace.silence()).then_some(heard.node)
-    }
-
-    /// How the group stands now.
-    fn picture(&self, metrics: &Metrics) -> Standing {
-        let view = self.view(metrics);
-        let members = &metrics.membership_config;
-        let places: BTreeMap<MemberId, NodeId> = members.nodes().map(|(id, Place { node })| (*id, *node)).collect();
-        let voters: BTreeSet<MemberId> = members.voter_ids().collect();
-        let nodes = |voting: bool| -> BTreeSet<NodeId> {
-            places.iter().filter(|(id, _)| voters.contains(id) == voting).map(|(_, node)| *node).collect()
-        };
-        let (voting, mut learning) = (nodes(true), nodes(false));
-        learning.retain(|node| !voting.contains(node));
-        let mut followers = BTreeMap::new();
-        for (id, health) in healths(metrics) {
-            let Some(node) = places.get(&id) else { continue };
-            let (lag, answered) = health;
-            let answered_ms = answered.map(|ago| u64::try_from(ago.as_millis()).unwrap_or(u64::MAX));
-            if id != self.own && (voters.contains(&id) || !voting.contains(node)) {
-                followers.insert(*node, Follower { lag, answered_ms });
-            }
-        }
-        Standing {
-            group: self.group,
-            own: self.own,
-            term: metrics.current_term,
-            leader: self.leader(metrics, view.leads.is_some()),
-            office: view.office(self.pace.lease()),
-            voters: voting,
-            learners: learning,
-            followers,
-            applied: metrics.last_applied.map_or(0, |id| id.index),
-            trouble: None,
-        }
-    }
-}
-
-/// How long ago an instant of the engine was.
-fn age(instant: SerdeInstantOf<Types>) -> Duration {
-    let instant: InstantOf<Types> = *instant;
-    instant.elapsed()
-}
-
-/// At the leader: what each member lacks, and how long ago it answered what was sent to it then.
-pub(super) fn healths(metrics: &Metrics) -> BTreeMap<MemberId, (u64, Option<Duration>)> {
-    let last = metrics.last_log_index.map_or(0, |index| index + 1);
-    let lag = |id: &MemberId| {
-        let matched = metrics.replication.as_ref().and_then(|all| all.get(id).cloned().flatten());
-        last.saturating_sub(matched.map_or(0, |id| id.index + 1))
-    };
-    let Some(answers) = &metrics.heartbeat else { return BTreeMap::new() };
-    answers.iter().map(|(id, at)| (*id, (lag(id), at.map(age)))).collect()
-}
-
-/// Publishes standings: what matters at once, the rest now and then.
-struct Publisher {
-    said: Instant,
-}
-
-impl Publisher {
-    /// When to look again, if something is held back.
-    fn publish(&mut self, to: &watch::Sender<Arc<Standing>>, standing: Standing) -> Option<Instant> {
-        let minor = {
-            let before = to.borrow();
-            let like_before =
-                Standing { applied: before.applied, followers: before.followers.clone(), ..standing.clone() };
-            if **before == standing {
-                return None;
-            }
-            **before == like_before
-        };
-        if minor && self.said.elapsed() < MINOR_PAUSE {
-            return Some(self.said + MINOR_PAUSE);
-        }
-        self.said = Instant::now();
-        to.send_replace(Arc::new(standing));
-        None
-    }
-}
 
 /// Runs until the engine ends.
 pub(super) async fn drive(shared: Arc<Shared>) {
     let mut data = shared.raft.data_metrics();
     let mut server = shared.raft.server_metrics();
-    let mut publisher = Publisher { said: Instant::now() };
     let mut taking: Option<BoxFuture<'static, Option<u64>>> = None;
     let mut snapshot_at = Instant::now();
     loop {
@@ -277,6 +36,7 @@ pub(super) async fn drive(shared: Arc<Shared>) {
         if metrics.running_state.is_err() {
             break;
         }
+        shared.raft.runtime_config().tick(needs_tick(&shared, &metrics));
         let view = shared.view(&metrics);
         match view.leads {
             None => taking = None,
@@ -285,27 +45,49 @@ pub(super) async fn drive(shared: Arc<Shared>) {
             }
             Some(_) => {}
         }
-        let later = publisher.publish(&shared.standing, shared.picture(&metrics));
+        let standing = shared.picture(&metrics);
+        let hurry = view.leads.is_some() && standing.office.is_none();
+        shared.standing.send_if_modified(|before| {
+            let news = **before != standing;
+            *before = Arc::new(standing);
+            news
+        });
         if shared.log.bytes() > LOG_BYTES_MAX && snapshot_at <= Instant::now() {
             snapshot_at = Instant::now() + SNAPSHOT_PAUSE;
             shrink(&shared.raft, &metrics).await;
         }
-        let wake = wake(&shared, &view, later);
+        let pause = if hurry { Duration::ZERO } else { MINOR_PAUSE };
+        let minor = async {
+            sleep(pause).await;
+            data.changed().await
+        };
+        let wake = wake(&shared, &view);
         tokio::select! {
             biased;
             changed = server.changed() => if changed.is_err() { break },
-            changed = data.changed() => if changed.is_err() { break },
             () = shared.kick.notified() => {}
             term = async { match &mut taking { Some(take) => take.await, None => std::future::pending().await } } => {
                 taking = None;
-                if term.is_some() {
-                    shared.ledger(|ledger| ledger.taken = term);
+                if let Some(term) = term {
+                    shared.taken(term);
                 }
             }
             () = async { match wake { Some(wake) => sleep_until(wake).await, None => std::future::pending().await } } => {}
+            changed = minor => if changed.is_err() { break },
         }
     }
     end(&shared);
+}
+
+/// Whether the engine needs its tick, eighty times a second: to notice that the leader is gone, or to give signs of life.
+/// A device alone and one that does not vote need neither, and sleep.
+fn needs_tick(shared: &Shared, metrics: &Metrics) -> bool {
+    let members = &metrics.membership_config;
+    let votes = |mut voters: Box<dyn Iterator<Item = _> + '_>| voters.any(|id| id == shared.own);
+    let voter =
+        votes(Box::new(members.voter_ids())) || votes(Box::new(metrics.committed_membership_config.voter_ids()));
+    let leads_alone = metrics.state == ServerState::Leader && members.nodes().count() == 1;
+    voter && !leads_alone
 }
 
 /// The last word: nothing is done here any more, and why.
@@ -339,14 +121,14 @@ async fn shrink(raft: &Raft, metrics: &Metrics) {
 }
 
 /// When time alone changes how the group stands.
-fn wake(shared: &Shared, view: &View, later: Option<Instant>) -> Option<Instant> {
+fn wake(shared: &Shared, view: &View) -> Option<Instant> {
     let now = Instant::now();
     let lapse = view.lapses_in(shared.pace.lease()).map(|left| now + left);
     let silent = match view.leads {
         Some(_) => None,
-        None => shared.ledger(|ledger| ledger.heard).map(|heard| heard.at + shared.pace.silence()),
+        None => shared.heard_at().map(|at| at + shared.pace.silence()),
     };
     // Not in the past: what has lapsed is said already.
     let silent = silent.filter(|at| *at >= now).map(|at| at + Duration::from_millis(1));
-    [later, lapse, silent].into_iter().flatten().min()
+    [lapse, silent].into_iter().flatten().min()
 }

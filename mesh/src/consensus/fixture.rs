@@ -56,7 +56,7 @@ impl Disk {
         writes.into_iter().for_each(|write| contents.take(write));
     }
 
-    fn open(&self) -> Box<dyn LogStore> {
+    pub(super) fn open(&self) -> Box<dyn LogStore> {
         let mut contents = self.0.lock().unwrap();
         assert!(!std::mem::replace(&mut contents.open, true), "a store is opened twice");
         Box::new(Opened(self.clone()))
@@ -347,6 +347,10 @@ impl Mesh {
 
     pub(super) fn device(&self, n: u8) -> &Device {
         &self.devices[usize::from(n) - 1]
+    }
+
+    pub(super) fn carrier(&self, n: u8) -> Arc<dyn Carrier> {
+        Arc::new(Link { from: node(n), net: Arc::clone(&self.net) })
     }
 
     pub(super) async fn start(&mut self, n: u8) {

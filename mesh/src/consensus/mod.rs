@@ -14,6 +14,7 @@ mod policy;
 mod runtime;
 mod seed;
 mod serve;
+mod shared;
 mod tend;
 mod types;
 mod wire;
@@ -27,6 +28,8 @@ pub use member::{Consensus, Settings, StartError};
 pub use seed::{contents, seed};
 pub use wire::{Question, other_group};
 
+#[cfg(test)]
+mod change_tests;
 #[cfg(test)]
 mod fixture;
 #[cfg(test)]

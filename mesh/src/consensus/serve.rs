@@ -8,7 +8,7 @@ use tokio::{sync::Mutex, time::timeout};
 
 use super::{
     api::{MemberId, Voting},
-    driver::Shared,
+    shared::Shared,
     types::{Meta, Snapshot, Vote},
     wire::{Answer, Body, Here, Piece, Question},
 };

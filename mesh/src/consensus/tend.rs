@@ -15,9 +15,9 @@ use tokio::{
 
 use super::{
     api::{MemberId, Office, Standing},
-    driver::{Metrics, Shared, healths},
     network::Line,
     policy::{self, Health, LAG_MAX, Present, Step, View},
+    shared::{Metrics, Shared, healths},
     types::{Place, Term, Types},
     wire::{Answer, Body},
 };
