@@ -2,10 +2,10 @@
 
 use std::{collections::BTreeSet, sync::atomic::Ordering, time::Duration};
 
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use super::{
-    fixture::{Device, Mesh, group, lab, node, roster},
+    fixture::{Device, Mesh, group, lab, node, pass, roster},
     wire::{Answer, Body},
     *,
 };
@@ -74,7 +74,7 @@ fn f15_a_wiped_voter_comes_back_as_another_member_and_votes_when_it_has_caught_u
         let metrics = || mesh.device(1).on().shared.metrics();
         while !metrics().membership_config.voter_ids().any(|id| id == member) {
             assert!(began.elapsed() < Duration::from_secs(30));
-            sleep(Duration::from_millis(5)).await;
+            pass(Duration::from_millis(5)).await;
         }
         assert_eq!(mesh.device(3).told(), ["a"], "it had caught up before");
         mesh.settles(3, 0).await;
@@ -95,7 +95,7 @@ fn f15_a_wiped_voter_is_not_counted_by_its_old_id() {
         mesh.devices[2].wipe();
         mesh.start(3).await;
         for _ in 0..600 {
-            sleep(Duration::from_millis(50)).await;
+            pass(Duration::from_millis(50)).await;
             assert_eq!(mesh.device(3).standing().office, None);
             let acting = mesh.device(1).standing().office;
             assert!(acting.is_none() || acting == Some(office));
@@ -168,10 +168,10 @@ fn f26_a_newcomer_gets_the_snapshot_in_pieces_and_goes_on_where_it_stood() {
         mesh.start(2).await;
         let carried = |mesh: &Mesh| mesh.net.carried.load(Ordering::Relaxed);
         while carried(&mesh) < 1_500_000 {
-            sleep(Duration::from_millis(1)).await;
+            pass(Duration::from_millis(1)).await;
         }
         mesh.net.cut(1, 2);
-        sleep(Duration::from_secs(30)).await;
+        pass(Duration::from_secs(30)).await;
         assert!(mesh.device(2).tally.0.lock().unwrap().is_empty());
         mesh.net.heal();
         mesh.settles(1, 1).await;
@@ -195,7 +195,7 @@ fn sixteen_thousand_entries_are_kept_as_a_snapshot_and_a_short_log() {
             let replies = mesh.device(1).on().propose(office, commands).await;
             assert!(replies.iter().all(Result::is_ok));
         }
-        sleep(Duration::from_secs(1)).await;
+        pass(Duration::from_secs(1)).await;
         let persisted = mesh.device(1).disk.persisted();
         assert!(persisted.log.len() < 4096 + 2 * 512 + 128, "{}", persisted.log.len());
         mesh.kill(1).await;
@@ -216,9 +216,9 @@ fn a_heavy_log_is_cut_short_although_it_has_few_entries() {
         for _ in 0..40 {
             let heavy = (0..4).map(|_| vec![0; 200_000]).collect();
             assert!(mesh.device(1).on().propose(office, heavy).await.iter().all(Result::is_ok));
-            sleep(Duration::from_millis(500)).await;
+            pass(Duration::from_millis(500)).await;
         }
-        sleep(Duration::from_secs(15)).await;
+        pass(Duration::from_secs(15)).await;
         let bytes: usize = mesh.device(1).disk.persisted().log.iter().map(|(_, bytes)| bytes.len()).sum();
         assert!(bytes < 20_000_000, "{bytes}");
         mesh.stop().await;

@@ -25,7 +25,7 @@ pub use api::{
     StoreId, Unreached, Voting, Write,
 };
 pub use member::{Consensus, Settings, StartError};
-pub use seed::{contents, seed};
+pub use seed::{Contents, contents, seed};
 pub use wire::{Question, other_group};
 
 #[cfg(test)]

@@ -28,12 +28,14 @@ pub fn seed(own: MemberId, node: NodeId, state: Vec<u8>) -> Vec<Write> {
     vec![Write::Snapshot { meta, data: state }, Write::Purge { through: 0, last: last.clone() }, Write::Committed(last)]
 }
 
-/// All that a store knows, also what is not known to be committed: the snapshot, where there is one, and the commands
-/// after it (failure rule F16).
+/// The snapshot, where there is one, and the commands after it.
+pub type Contents = (Option<Vec<u8>>, Vec<Vec<u8>>);
+
+/// All that a store knows, also what is not known to be committed (failure rule F16).
 ///
 /// # Errors
 /// In words, when the bytes are no log that this program knows.
-pub fn contents(persisted: &Persisted) -> Result<(Option<Vec<u8>>, Vec<Vec<u8>>), String> {
+pub fn contents(persisted: &Persisted) -> Result<Contents, String> {
     let mut after = None;
     let mut state = None;
     if let Some((meta, data)) = &persisted.snapshot {

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use super::{
-    fixture::{Mesh, lab, node},
+    fixture::{Mesh, lab, node, pass},
     *,
 };
 
@@ -197,10 +197,10 @@ fn a_member_that_was_away_does_not_disturb() {
         mesh.net.isolate(3);
         let alone = |now: &Standing| now.leader.is_none();
         mesh.device(3).until("hears nobody", alone).await;
-        sleep(Duration::from_secs(20)).await;
+        pass(Duration::from_secs(20)).await;
         mesh.net.heal();
         mesh.device(3).until("follows", |now| now.leader == Some(node(1))).await;
-        sleep(Duration::from_secs(5)).await;
+        pass(Duration::from_secs(5)).await;
         assert_eq!(mesh.device(1).standing().office, Some(office));
         mesh.stop().await;
     });
