@@ -3,7 +3,7 @@
 mod run;
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
@@ -22,7 +22,7 @@ use crate::{
     sessions::{Ended, Held, Operation, Operations, Session, SessionError, Sessions, Standing, Work, entry::Event},
     storage::blobs::Blobs,
 };
-use run::{LocalRun, Way};
+use run::{LocalRun, Turned, Way};
 
 /// Room for the word on a cancellation, which stands in the answer's header.
 const SLACK: TextBudget = TextBudget { bytes: 127, tokens: 47 };
@@ -39,13 +39,29 @@ pub struct LocalNode {
     device: String,
     /// Answers that carry what was claimed for them, and of which nothing was heard yet.
     boarded: Mutex<BTreeSet<CallId>>,
+    /// The latest sending of each operation that somebody follows, and how many there were in all.
+    sendings: Mutex<Sendings>,
+}
+
+/// Sendings of operations, numbered.
+#[derive(Default)]
+struct Sendings {
+    count: u64,
+    latest: BTreeMap<CallId, u64>,
 }
 
 impl LocalNode {
     /// `device` is what people call this device.
     #[must_use]
     pub fn new(sessions: Arc<Sessions>, blobs: Blobs, device: String) -> Arc<Self> {
-        Arc::new_cyclic(|this| Self { this: this.clone(), sessions, blobs, device, boarded: Mutex::default() })
+        Arc::new_cyclic(|this| Self {
+            this: this.clone(),
+            sessions,
+            blobs,
+            device,
+            boarded: Mutex::default(),
+            sendings: Mutex::default(),
+        })
     }
 
     /// The sessions behind it.
@@ -82,6 +98,41 @@ impl LocalNode {
 
     fn boarded(&self) -> MutexGuard<'_, BTreeSet<CallId>> {
         self.boarded.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn sendings(&self) -> MutexGuard<'_, Sendings> {
+        self.sendings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Numbers a sending of `call_id`, the latest from now on. What an earlier one claimed for its answer is free again: had
+    /// that been written, its door would not have sent the call again.
+    fn supersede(&self, call_id: &CallId, session: &SessionId) -> u64 {
+        let (number, earlier) = {
+            let mut sendings = self.sendings();
+            sendings.count += 1;
+            let number = sendings.count;
+            (number, sendings.latest.insert(call_id.clone(), number))
+        };
+        if earlier.is_some() {
+            if let Some(session) = self.sessions.find(session) {
+                session.release_inputs(call_id);
+            }
+            self.operations().release_late(call_id);
+        }
+        number
+    }
+
+    /// Whether no later sending of `call_id` came than this one: only that speaks for its answer.
+    fn is_latest(&self, call_id: &CallId, number: u64) -> bool {
+        self.sendings().latest.get(call_id) == Some(&number)
+    }
+
+    /// This sending is over.
+    fn forget_sending(&self, call_id: &CallId, number: u64) {
+        let mut sendings = self.sendings();
+        if sendings.latest.get(call_id) == Some(&number) {
+            sendings.latest.remove(call_id);
+        }
     }
 
     /// What `by` claims just now is the answer's for as long as an answer may take.
@@ -190,7 +241,12 @@ impl SessionNode for LocalNode {
         let (call_id, conversation) = (operation.call_id.clone(), operation.conversation.clone());
         let room = operation.budget;
         let way = self.take(dispatch);
-        Box::new(LocalRun::new(self, call_id, conversation, session, room, way))
+        if let Way::Fenced(reason) = way {
+            // An office that is over takes nothing from a later one.
+            return Box::new(Turned(reason));
+        }
+        let number = self.supersede(&call_id, &session);
+        Box::new(LocalRun::new(self, call_id, conversation, session, room, way, number))
     }
 
     fn known(&self, call_id: CallId) -> BoxFuture<'_, Result<Known, String>> {

@@ -5,7 +5,10 @@ use std::{
     io,
     net::SocketAddr,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll},
     time::Duration,
 };
@@ -115,6 +118,8 @@ struct Told {
     log: Vec<String>,
     outcomes: BTreeMap<CallId, watch::Sender<Option<Ran>>>,
     sealed: BTreeSet<CallId>,
+    /// The highest office seen.
+    obeyed: Tenure,
 }
 
 /// A session node that does what it is told, and writes down what it is asked.
@@ -198,7 +203,11 @@ impl SessionNode for Scripted {
     fn run(self: Arc<Self>, dispatch: Dispatch) -> Box<dyn Run> {
         let call_id = dispatch.operation.call_id.clone();
         let mut told = lock(&self.told);
-        let outcome = if told.sealed.contains(&call_id) {
+        let fenced = dispatch.tenure < told.obeyed;
+        told.obeyed = told.obeyed.max(dispatch.tenure);
+        let outcome = if fenced {
+            watch::channel(Some(Ran::Fenced("an office that is over".into()))).1
+        } else if told.sealed.contains(&call_id) {
             watch::channel(Some(Ran::NeverRan("sealed".into()))).1
         } else if let Some(outcome) = told.outcomes.get(&call_id) {
             outcome.subscribe()
@@ -275,21 +284,33 @@ impl SessionNode for Scripted {
     }
 }
 
+/// What becomes of one stream.
+#[derive(Clone, Default)]
+struct Fate {
+    cut: CancellationToken,
+    /// Nothing comes through, and nobody is told.
+    hung: Arc<AtomicBool>,
+}
+
 /// A pipe's end that fails once it is cut, as a stream whose connection is lost.
 struct Cuttable<T> {
     half: T,
     cut: Pin<Box<WaitForCancellationFutureOwned>>,
-    token: CancellationToken,
+    fate: Fate,
 }
 
 impl<T> Cuttable<T> {
-    fn new(half: T, token: &CancellationToken) -> Self {
-        Self { half, cut: Box::pin(token.clone().cancelled_owned()), token: token.clone() }
+    fn new(half: T, fate: &Fate) -> Self {
+        Self { half, cut: Box::pin(fate.cut.clone().cancelled_owned()), fate: fate.clone() }
     }
 
     fn lost(&mut self, cx: &mut Context<'_>) -> Option<io::Error> {
-        let lost = self.token.is_cancelled() || self.cut.as_mut().poll(cx).is_ready();
+        let lost = self.fate.cut.is_cancelled() || self.cut.as_mut().poll(cx).is_ready();
         lost.then(|| io::Error::new(io::ErrorKind::ConnectionReset, "did not answer for 4 s"))
+    }
+
+    fn is_hung(&self) -> bool {
+        self.fate.hung.load(Ordering::Relaxed)
     }
 }
 
@@ -297,6 +318,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Cuttable<T> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self.lost(cx) {
             Some(error) => Poll::Ready(Err(error)),
+            None if self.is_hung() => Poll::Pending,
             None => Pin::new(&mut self.half).poll_read(cx, into),
         }
     }
@@ -306,6 +328,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Cuttable<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match self.lost(cx) {
             Some(error) => Poll::Ready(Err(error)),
+            None if self.is_hung() => Poll::Pending,
             None => Pin::new(&mut self.half).poll_write(cx, bytes),
         }
     }
@@ -317,6 +340,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Cuttable<T> {
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.lost(cx) {
             Some(error) => Poll::Ready(Err(error)),
+            None if self.is_hung() => Poll::Pending,
             None => Pin::new(&mut self.half).poll_shutdown(cx),
         }
     }
@@ -331,8 +355,10 @@ pub(crate) struct Wires {
 
 #[derive(Default)]
 struct State {
-    cut: CancellationToken,
+    streams: Vec<([NodeId; 2], Fate)>,
     down: bool,
+    /// Devices that stand still.
+    hung: BTreeSet<NodeId>,
     /// Streams of these kinds are opened and nobody serves them.
     deaf: BTreeSet<StreamKind>,
     kept: Vec<Stream>,
@@ -354,7 +380,29 @@ impl Wires {
 
     /// Every stream of this moment is lost; new ones can be opened.
     pub(crate) fn cut(&self) {
-        std::mem::take(&mut lock(&self.state).cut).cancel();
+        std::mem::take(&mut lock(&self.state).streams).iter().for_each(|(_, fate)| fate.cut.cancel());
+    }
+
+    /// A device stands still, as after SIGSTOP or a kill that nobody has noticed: its streams are there, new ones can be
+    /// opened, and nothing comes through.
+    pub(crate) fn hang(&self, node: NodeId) {
+        let mut state = lock(&self.state);
+        state.hung.insert(node);
+        let of_it = state.streams.iter().filter(|(ends, _)| ends.contains(&node));
+        of_it.for_each(|(_, fate)| fate.hung.store(true, Ordering::Relaxed));
+    }
+
+    /// It goes on; the streams that it had are lost.
+    pub(crate) fn wake(&self, node: NodeId) {
+        let mut state = lock(&self.state);
+        state.hung.remove(&node);
+        state.streams.retain(|(ends, fate)| {
+            let its_own = ends.contains(&node);
+            if its_own {
+                fate.cut.cancel();
+            }
+            !its_own
+        });
     }
 
     /// Every stream is lost, and none can be opened until [`Self::up`].
@@ -406,9 +454,12 @@ impl Wire {
         *state.opened.entry(kind).or_default() += 1;
         let incoming = incoming.filter(|_| !state.down)?;
         let (here, there) = duplex(64 * 1024);
+        let (fate, ends) = (Fate::default(), [self.own, peer]);
+        fate.hung.store(ends.iter().any(|end| state.hung.contains(end)), Ordering::Relaxed);
+        state.streams.push((ends, fate.clone()));
         let pipe = |end, label: &str| {
             let (read, write) = split(end);
-            Stream::over(Cuttable::new(read, &state.cut), Cuttable::new(write, &state.cut), label)
+            Stream::over(Cuttable::new(read, &fate), Cuttable::new(write, &fate), label)
         };
         let (ours, theirs) = (pipe(here, "two"), pipe(there, "one"));
         if state.deaf.contains(&kind) {
@@ -508,6 +559,18 @@ pub(crate) struct Device {
 impl Device {
     pub(crate) fn new(wires: &Arc<Wires>, own: NodeId, rosters: watch::Receiver<Arc<Roster>>) -> Self {
         Self::on(wires.line(own, rosters.clone()), own, rosters)
+    }
+
+    /// A device that sees the seat as `standings` say.
+    pub(crate) fn seated(
+        wires: &Arc<Wires>,
+        own: NodeId,
+        rosters: watch::Receiver<Arc<Roster>>,
+        standings: watch::Receiver<Arc<Standing>>,
+    ) -> Self {
+        let mut device = Self::new(wires, own, rosters.clone());
+        device.seat = Seat::new(own, standings, rosters);
+        device
     }
 
     /// A device whose streams go over `line`.

@@ -7,6 +7,7 @@ pub mod journal;
 pub mod office;
 pub mod operations;
 mod oversize;
+mod reannounce;
 mod recovery;
 pub mod riders;
 pub mod session;
@@ -35,6 +36,7 @@ pub use operations::{
     Held, LateResult, Operation, Operations, PAYLOAD_GONE, Progress, Recalled, ReconcileError, RunHandle, Standing,
     Work,
 };
+pub use reannounce::{KeyOutcome, OutcomePage};
 pub use session::{Input, Record, Session, SessionError};
 pub use tenure::{Fenced, Tenure};
 

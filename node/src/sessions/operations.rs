@@ -401,6 +401,15 @@ impl Operations {
         }
     }
 
+    /// Operations with receipts that no host has: the journal has no word of them yet.
+    pub(super) fn queued_receipts(&self) -> Vec<JournalRow> {
+        let inner = self.inner();
+        let queued = inner.runs.values().filter(|run| matches!(*run.progress.borrow(), Progress::Queued));
+        let mut rows: Vec<_> = queued.filter(|run| run.row.receipt.is_some()).map(|run| run.row.clone()).collect();
+        rows.sort_by(|one, two| one.call_id.cmp(&two.call_id));
+        rows
+    }
+
     /// Waits for deliveries and settlements under way.
     pub async fn stopped(&self) {
         self.tasks.close();

@@ -11,7 +11,7 @@ use crate::{
         Directory,
         directory::Fleet,
         office::FleetOffice,
-        testing::{Device, NoDoors, Only, Scripted, Wires, info, node, roster},
+        testing::{Device, NoDoors, Only, Scripted, Wires, info, node, roster, standing},
     },
     sessions::Office,
 };
@@ -206,4 +206,101 @@ async fn f9_reports_of_a_member_reach_the_broker_and_errors_say_repeat() {
     stand.rosters.send_replace(Arc::new(Roster { broker: node(3), ..roster() }));
     let error = office.settle(key, 1, settlement).await.unwrap_err();
     assert!(error.to_string().contains("repeat"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn f13_each_office_gathers_anew_and_does_not_wait_for_a_former_broker_that_is_silent() {
+    let (wires, rosters) = (Wires::new(), watch::channel(Arc::new(roster())).1);
+    let (standings, stood) = watch::channel(Arc::new(standing(1, Some(2), None)));
+    let one = Device::seated(&wires, node(1), rosters.clone(), stood);
+    let connected = watch::channel(Arc::new(BTreeSet::from([node(2), node(3)]))).1;
+    let local = Arc::new(Only(Scripted::new(), info("own", 5)));
+    let fleet = Fleet::new(one.roll.clone(), local, one.line.clone(), one.seat.clone(), connected);
+    let following = fleet.clone();
+    tokio::spawn(async move { following.follow(rosters).await });
+    tokio::task::yield_now().await;
+    let announce = |number: u8, seq| {
+        let sessions = vec![info("of", u64::from(number))];
+        let announcement = Announcement { boot: [number; 16], seq, sessions, late: vec![], ext: Extensions::new() };
+        one.roll.apply(node(number), one.roll.feed(), announcement);
+    };
+    // Two has died: its connection stands, and it answers nothing.
+    standings.send_replace(Arc::new(standing(1, Some(1), Some(4))));
+    assert!(!fleet.has_gathered());
+    let begun = Instant::now();
+    let waiting = tokio::spawn({
+        let fleet = fleet.clone();
+        async move { fleet.gathered().await }
+    });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(!waiting.is_finished(), "three may announce any moment");
+    announce(3, 1);
+    waiting.await.unwrap();
+    assert!(begun.elapsed() < Duration::from_millis(400) && fleet.has_gathered(), "{:?}", begun.elapsed());
+    // Another office, in which three has not announced.
+    one.roll.gone(&node(3), u64::MAX - 1);
+    standings.send_replace(Arc::new(standing(1, Some(1), Some(6))));
+    let begun = Instant::now();
+    fleet.gathered().await;
+    assert_eq!(begun.elapsed().as_secs(), 1, "no longer than a second");
+    assert!(fleet.has_gathered());
+}
+
+#[tokio::test(start_paused = true)]
+async fn f13_a_member_announces_to_each_new_holder_at_once() {
+    let (wires, rosters) = (Wires::new(), watch::channel(Arc::new(roster())).1);
+    let (standings, stood) = watch::channel(Arc::new(standing(2, Some(1), None)));
+    let two = Device::seated(&wires, node(2), rosters.clone(), stood);
+    let brokers = [1, 3].map(|number| {
+        let stood = watch::channel(Arc::new(standing(number, Some(number), Some(5)))).1;
+        let device = Device::seated(&wires, node(number), rosters.clone(), stood);
+        device.serve(&wires, Scripted::new(), Arc::new(NoDoors));
+        device
+    });
+    let connected = watch::channel(Arc::new(BTreeSet::from([node(1), node(3)]))).1;
+    let follow = Arc::new(Deaf);
+    let source = Source::new(vec![info("two", 1)]);
+    tokio::spawn(Announcer::new(two.seat.clone(), two.line.clone(), connected, source, follow, [2; 16]).run());
+    let heard = |broker: &Device| broker.roll.holder(&"two".into()) == Some(node(2));
+    let [one, three] = &brokers;
+    one.roll.version.subscribe().wait_for(|_| heard(one)).await.unwrap();
+    wires.hang(node(1));
+    standings.send_replace(Arc::new(standing(2, Some(3), None)));
+    let begun = Instant::now();
+    three.roll.version.subscribe().wait_for(|_| heard(three)).await.unwrap();
+    assert!(begun.elapsed() < Duration::from_millis(100), "{:?}", begun.elapsed());
+}
+
+/// Follows nobody.
+struct Deaf;
+
+impl Follow for Deaf {
+    fn news(&self, _: NodeId, _: Roster, _: Vec<(NodeId, Vec<SocketAddr>)>) {}
+}
+
+#[tokio::test]
+async fn f9_a_report_goes_to_the_new_holder_when_the_seat_moves_under_it() {
+    let (wires, rosters) = (Wires::new(), watch::channel(Arc::new(roster())).1);
+    let (standings, stood) = watch::channel(Arc::new(standing(2, Some(1), None)));
+    let two = Device::seated(&wires, node(2), rosters.clone(), stood);
+    let (chosen, chosen_stood) = watch::channel(Arc::new(standing(3, Some(3), None)));
+    let three = Device::seated(&wires, node(3), rosters, chosen_stood);
+    three.serve(&wires, Scripted::new(), Arc::new(NoDoors));
+    wires.hang(node(1));
+    let Device { seat, broker, roll, line, .. } = &two;
+    let office = FleetOffice::new(seat.clone(), broker.clone(), roll.clone(), line.clone());
+    let chat = Conversation::Chat("c".into());
+    let saying = tokio::spawn({
+        let chat = chat.clone();
+        async move { office.delivered(chat, vec!["1".into()]).await }
+    });
+    tokio::task::yield_now().await;
+    standings.send_replace(Arc::new(standing(2, None, None)));
+    tokio::task::yield_now().await;
+    standings.send_replace(Arc::new(standing(2, Some(3), None)));
+    tokio::task::yield_now().await;
+    assert!(!saying.is_finished(), "three was chosen, and has no office yet");
+    chosen.send_replace(Arc::new(standing(3, Some(3), Some(8))));
+    timeout(Duration::from_secs(60), saying).await.unwrap().unwrap().unwrap();
+    assert_eq!(three.broker.undelivered(&chat, &["1".to_owned()]), Vec::<String>::new());
 }

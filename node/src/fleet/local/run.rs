@@ -33,7 +33,7 @@ pub(super) enum Way {
     },
     /// It was not taken.
     Never(String),
-    /// Its office is over.
+    /// Its office is over; it is no run at all.
     Fenced(String),
     /// It is settled.
     Over,
@@ -51,6 +51,31 @@ pub(super) struct LocalRun {
     told: Option<Ran>,
     /// Whether riders may be claimed for it.
     boarding: bool,
+    /// Which sending of the call it is.
+    number: u64,
+}
+
+/// An order of an office that is over.
+pub(super) struct Turned(pub(super) String);
+
+impl Run for Turned {
+    fn done(&mut self) -> BoxFuture<'_, Ran> {
+        Box::pin(std::future::ready(Ran::Fenced(self.0.clone())))
+    }
+
+    fn is_running(&self) -> bool {
+        false
+    }
+
+    fn is_taken(&self) -> bool {
+        true
+    }
+
+    fn cancel(&mut self, _: String) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    fn settle(self: Box<Self>, _: bool) {}
 }
 
 impl LocalRun {
@@ -61,9 +86,10 @@ impl LocalRun {
         id: SessionId,
         room: TextBudget,
         way: Way,
+        number: u64,
     ) -> Self {
         let session = node.sessions.find(&id);
-        Self { node, call_id, conversation, id, session, room, way, told: None, boarding: false }
+        Self { node, call_id, conversation, id, session, room, way, told: None, boarding: false, number }
     }
 
     async fn outcome(&mut self) -> Ran {
@@ -142,15 +168,25 @@ impl LocalRun {
     }
 
     async fn board(&mut self, mut packer: Packer<'_>, outcome: &Outcome) -> Parcel {
-        self.boarding = true;
-        let (by, conversation) = (&self.call_id, self.conversation.as_ref());
-        Riding { node: &self.node, by, conversation, session: self.session.as_deref() }.board(&mut packer).await;
+        // What rides goes with the latest sending: this answer may be one that nobody waits for.
+        if self.is_latest() {
+            self.boarding = true;
+            let (by, conversation) = (&self.call_id, self.conversation.as_ref());
+            Riding { node: &self.node, by, conversation, session: self.session.as_deref() }.board(&mut packer).await;
+        }
         packer.finish(outcome.results.iter().any(|result| result.is_error), outcome.error.clone())
+    }
+
+    fn is_latest(&self) -> bool {
+        self.node.is_latest(&self.call_id, self.number)
     }
 
     /// What rode along was not written.
     fn release(&mut self) {
         self.boarding = false;
+        if !self.is_latest() {
+            return;
+        }
         if let Some(session) = &self.session {
             session.release_inputs(&self.call_id);
         }
@@ -199,6 +235,10 @@ impl Run for LocalRun {
             self.release();
             return;
         }
+        if !self.is_latest() {
+            // Its door has another answer to speak of.
+            return;
+        }
         match way {
             Way::Handle(handle) => handle.delivered(),
             Way::Kept => self.node.operations().confirm_taken_back(&self.call_id),
@@ -217,11 +257,11 @@ impl Drop for LocalRun {
     fn drop(&mut self) {
         let handed_out = matches!(self.told, Some(Ran::Finished(_)));
         match std::mem::replace(&mut self.way, Way::Over) {
-            Way::Over => return,
+            Way::Over => return self.node.forget_sending(&self.call_id, self.number),
             Way::Handle(handle) if handed_out => handle.lapse(),
             Way::Handle(_) | Way::Kept | Way::Twin { .. } | Way::Never(_) | Way::Fenced(_) => {}
         }
-        if handed_out {
+        if handed_out && self.is_latest() {
             if let Some(session) = &self.session {
                 session.lapse_inputs(&self.call_id);
             }
@@ -229,5 +269,6 @@ impl Drop for LocalRun {
         } else if self.boarding {
             self.release();
         }
+        self.node.forget_sending(&self.call_id, self.number);
     }
 }

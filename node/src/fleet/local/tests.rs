@@ -96,8 +96,12 @@ async fn f6_an_outcome_that_nobody_had_is_the_repeated_calls_and_no_late_result_
     let outcome = again.done().await;
     assert!(texts(&outcome)[0].contains("chappie-1"), "{outcome:?}");
     assert!(!operations.has_late(&chat()), "the repeat holds it");
-    assert_eq!(run(&node, dispatch(&world, "note", "1")).done().await, Ran::Gone, "one response at a time");
+    // Another broker sends it again: the earlier answer was not written, or its door would not have.
+    let mut later = run(&node, dispatch(&world, "note", "1"));
+    assert_eq!(later.done().await, outcome, "the same, and not as something that came before");
     again.settle(false);
+    assert!(!operations.has_late(&chat()), "an earlier sending does not speak for the call any more");
+    later.settle(false);
     assert!(operations.has_late(&chat()), "it was not written: late again");
     let mut last = run(&node, dispatch(&world, "note", "1"));
     assert_ne!(texts(&last.done().await)[0], MARK);
@@ -106,6 +110,27 @@ async fn f6_an_outcome_that_nobody_had_is_the_repeated_calls_and_no_late_result_
     operations.stopped().await;
     assert_eq!(run(&node, dispatch(&world, "note", "1")).done().await, Ran::Gone);
     assert_eq!(ran(&world), ["chappie-1"]);
+}
+
+#[tokio::test]
+async fn f7_what_rode_with_an_earlier_sending_rides_with_the_latest_and_is_no_repeat() {
+    let (world, session) = world().await;
+    let node = node(&world);
+    let operations = world.sessions.operations();
+    drop(run(&node, dispatch(&world, "note", "0")));
+    until("it is late", || operations.has_late(&chat())).await;
+    session.say(vec![crate::content::Block::text("from a person")]).await.unwrap();
+    let mut first = run(&node, dispatch(&world, "note", "1"));
+    let outcome = first.done().await;
+    let whole = texts(&outcome).join(" ");
+    assert!(whole.contains("from a person") && whole.contains("deferredResult"), "{whole}");
+    // Its broker is gone, and stands still with the answer; another one sends the call again.
+    let mut second = run(&node, dispatch(&world, "note", "1"));
+    assert_eq!(second.done().await, outcome, "all of it, and nothing is called a repeat");
+    drop(first);
+    second.settle(true);
+    until("nothing waits", || !operations.has_late(&chat()) && !session.has_inputs()).await;
+    assert_eq!(ran(&world), ["chappie-0", "chappie-1"]);
 }
 
 #[tokio::test]

@@ -82,6 +82,8 @@ impl Incoming {
             SessionAsk::Settle { by, written } => {
                 match self.held.take(&by) {
                     Some(run) => run.settle(written),
+                    // Its stream may hang, to a broker that is gone.
+                    None if self.held.tell(&by, written) => {}
                     // This device may have been the broker that composed it.
                     None if self.doorway.settle(&by, written) => {}
                     None => self.node.settle(by, written),

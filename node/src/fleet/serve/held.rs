@@ -8,6 +8,7 @@ use std::{
 };
 
 use chappie_mesh::runtime::Spawner;
+use tokio::sync::oneshot;
 
 use crate::{fleet::Run, ids::CallId};
 
@@ -22,10 +23,30 @@ struct Kept {
     run: Box<dyn Run>,
 }
 
+/// A run that is followed on a stream.
+pub(super) struct Following {
+    runs: Arc<Mutex<Runs>>,
+    call_id: CallId,
+    number: u64,
+    /// Whether its answer was written, when that is said elsewhere.
+    pub(super) word: oneshot::Receiver<bool>,
+}
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        let mut runs = lock(&self.runs);
+        if runs.followed.get(&self.call_id).is_some_and(|(number, _)| *number == self.number) {
+            runs.followed.remove(&self.call_id);
+        }
+    }
+}
+
 #[derive(Default)]
 struct Runs {
     next: u64,
     kept: BTreeMap<CallId, Kept>,
+    /// The latest that are still followed, and the way to tell them a word that came elsewhere.
+    followed: BTreeMap<CallId, (u64, oneshot::Sender<bool>)>,
 }
 
 /// Keeps them.
@@ -41,6 +62,22 @@ fn lock(runs: &Mutex<Runs>) -> MutexGuard<'_, Runs> {
 impl Held {
     pub(super) fn new(runtime: Spawner) -> Self {
         Self { runs: Arc::default(), runtime }
+    }
+
+    /// Notes that a run is followed on a stream; see [`Self::tell`].
+    pub(super) fn follow(&self, call_id: &CallId) -> Following {
+        let mut runs = lock(&self.runs);
+        runs.next += 1;
+        let number = runs.next;
+        let (told, word) = oneshot::channel();
+        runs.followed.insert(call_id.clone(), (number, told));
+        Following { runs: Arc::clone(&self.runs), call_id: call_id.clone(), number, word }
+    }
+
+    /// Tells the run that is followed on a stream, which may hang, whether its answer was written. False: none is.
+    pub(super) fn tell(&self, call_id: &CallId, written: bool) -> bool {
+        let followed = lock(&self.runs).followed.remove(call_id);
+        followed.is_some_and(|(_, told)| told.send(written).is_ok())
     }
 
     /// Keeps a run for a while.

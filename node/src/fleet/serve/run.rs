@@ -47,9 +47,11 @@ impl Incoming {
                 return;
             }
         };
-        // An earlier sending of it ends here; what it carried is taken up by this one.
-        drop(self.held.take(&call_id));
         let mut run = Arc::clone(&self.node).run(dispatch);
+        // An earlier sending of it ends here, whose answer was not written, or it would not have been sent again: what that
+        // carried is taken up by this one.
+        self.held.take(&call_id).into_iter().for_each(|earlier| earlier.settle(false));
+        let mut following = self.held.follow(&call_id);
         if stream.send.message(&News::Accepted).await.is_err() {
             return;
         }
@@ -82,6 +84,10 @@ impl Incoming {
                         return;
                     }
                 },
+                Ok(written) = &mut following.word, if ended => {
+                    run.settle(written);
+                    return;
+                }
                 ran = run.done(), if !ended => {
                     ended = true;
                     if matches!(&ran, Ran::Finished(_)) { running = true; }

@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use chappie_mesh::{NodeId, Stream, StreamError, StreamKind};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -266,15 +266,22 @@ impl Forwarding {
                 () = sending.cancelled.cancelled(), if !cancelling => {
                     cancelling = true;
                     give_up = Instant::now() + ASK_WAIT;
-                    if stream.send.message(&Order::Cancel).await.is_err() {
+                    if !matches!(timeout_at(give_up, stream.send.message(&Order::Cancel)).await, Ok(Ok(()))) {
                         return Ended::Cancelled;
                     }
                 }
                 news = stream.recv.message::<News>(ANSWER_MAX) => match news {
                     Ok(Some(News::Assigned { session, device, wait })) => {
                         self.assigned(sending, session, device);
-                        if wait && let Err(error) = stream.send.message(&Order::Ack).await {
-                            return trouble(error);
+                        if wait {
+                            let acked = tokio::select! {
+                                biased;
+                                acked = stream.send.message(&Order::Ack) => acked,
+                                () = seat.left(Holder::There(broker)) => return Ended::Moved,
+                            };
+                            if let Err(error) = acked {
+                                return trouble(error);
+                            }
                         }
                     }
                     Ok(Some(News::Answer(answer))) => {

@@ -71,8 +71,9 @@ impl Forwarding {
         };
         let answered = tokio::select! {
             biased;
-            answered = calling => Some(answered),
+            // First: nothing more is begun in an office that is over.
             () = seat.over(tenure) => None,
+            answered = calling => Some(answered),
         };
         let Told { assigned, again } = std::mem::take(&mut *own.told());
         if let Some(Assigned { session, device, .. }) = assigned {

@@ -29,6 +29,8 @@ use crate::{
     },
 };
 
+mod seats;
+
 const BUDGET: Duration = Duration::from_secs(45);
 
 fn spec(name: &'static str, annotations: Annotations) -> ToolSpec {
