@@ -1,156 +1,28 @@
-//! Whole meshes in one paused runtime, over a network in memory: one seed gives one run. The network, the clock and the
-//! randomness are made here; the rest is what runs in a real process.
+//! Whole meshes in one paused runtime, over a network in memory: one seed gives one run. Network, clock and randomness
+//! follow from it; the rest is what runs in a real process.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
     fmt,
-    io::{self, IoSliceMut, Write as _},
+    io::Write as _,
     net::{Ipv4Addr, SocketAddr},
     os::unix::fs::OpenOptionsExt as _,
-    pin::Pin,
     sync::{Arc, Mutex},
-    task::{Context, Poll, Waker},
     time::Duration,
 };
 
 use data_encoding::BASE64;
-use quinn::{
-    AsyncUdpSocket, UdpPoller,
-    udp::{RecvMeta, Transmit},
-};
-use rand::{Rng as _, RngExt as _, SeedableRng as _, rngs::StdRng};
+use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 use tokio::{runtime::RngSeed, task::AbortHandle, time::Instant};
 
 use super::fixture::*;
 use crate::{
     identity::{Identity, Incarnation, NodeId},
     runtime::{World, inhabit},
-    transport::Sockets,
+    transport::memory::{Net, Plug, Sent},
 };
 
 /// What stands before the 32 secret bytes of an Ed25519 key (RFC 8410 section 7).
 const ED25519_PKCS8: [u8; 16] = [0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20];
-/// On the way, and up to as much again.
-const LATENCY: Duration = Duration::from_millis(3);
-/// Packets that get lost.
-const LOSS: f64 = 0.03;
-
-/// When a packet was sent, from where, to where, and how long it was: what is in it is encrypted with keys that differ.
-type Sent = (Duration, SocketAddr, SocketAddr, usize);
-
-#[derive(Default)]
-struct Port {
-    arrived: VecDeque<(SocketAddr, Vec<u8>)>,
-    reader: Option<Waker>,
-}
-
-struct Wires {
-    chance: StdRng,
-    ports: BTreeMap<SocketAddr, Port>,
-    trace: Vec<Sent>,
-}
-
-/// A network in memory.
-struct Net {
-    started: Instant,
-    wires: Mutex<Wires>,
-}
-
-impl Net {
-    fn new(seed: u64) -> Arc<Self> {
-        let wires = Wires { chance: StdRng::seed_from_u64(seed), ports: BTreeMap::new(), trace: Vec::new() };
-        Arc::new(Self { started: Instant::now(), wires: Mutex::new(wires) })
-    }
-
-    fn send(self: &Arc<Self>, from: SocketAddr, to: SocketAddr, bytes: &[u8]) {
-        let mut wires = self.wires.lock().unwrap();
-        wires.trace.push((self.started.elapsed(), from, to, bytes.len()));
-        let (lost, late) = (wires.chance.random_bool(LOSS), wires.chance.random::<f64>());
-        if lost || !wires.ports.contains_key(&from) {
-            return;
-        }
-        let (net, bytes, at) = (Arc::clone(self), bytes.to_vec(), Instant::now() + LATENCY.mul_f64(1.0 + late));
-        tokio::spawn(async move {
-            tokio::time::sleep_until(at).await;
-            let mut wires = net.wires.lock().unwrap();
-            let Some(port) = wires.ports.get_mut(&to) else { return };
-            port.arrived.push_back((from, bytes));
-            if let Some(reader) = port.reader.take() {
-                reader.wake();
-            }
-        });
-    }
-}
-
-impl fmt::Debug for Net {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Net")
-    }
-}
-
-#[derive(Debug)]
-struct Plug(Arc<Net>);
-
-impl Sockets for Plug {
-    fn bind(&self, listen: SocketAddr) -> io::Result<Arc<dyn AsyncUdpSocket>> {
-        self.0.wires.lock().unwrap().ports.insert(listen, Port::default());
-        Ok(Arc::new(Socket { net: Arc::clone(&self.0), address: listen }))
-    }
-}
-
-#[derive(Debug)]
-struct Socket {
-    net: Arc<Net>,
-    address: SocketAddr,
-}
-
-#[derive(Debug)]
-struct AlwaysWritable;
-
-impl UdpPoller for AlwaysWritable {
-    fn poll_writable(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl AsyncUdpSocket for Socket {
-    fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
-        Box::pin(AlwaysWritable)
-    }
-
-    fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
-        for packet in transmit.contents.chunks(transmit.segment_size.unwrap_or(transmit.contents.len())) {
-            self.net.send(self.address, transmit.destination, packet);
-        }
-        Ok(())
-    }
-
-    fn poll_recv(
-        &self,
-        context: &mut Context<'_>,
-        buffers: &mut [IoSliceMut<'_>],
-        metas: &mut [RecvMeta],
-    ) -> Poll<io::Result<usize>> {
-        let mut wires = self.net.wires.lock().unwrap();
-        let Some(port) = wires.ports.get_mut(&self.address) else { return Poll::Pending };
-        let Some((from, bytes)) = port.arrived.pop_front() else {
-            port.reader = Some(context.waker().clone());
-            return Poll::Pending;
-        };
-        buffers[0][..bytes.len()].copy_from_slice(&bytes);
-        metas[0] = RecvMeta { addr: from, len: bytes.len(), stride: bytes.len(), ..RecvMeta::default() };
-        Poll::Ready(Ok(1))
-    }
-
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        Ok(self.address)
-    }
-
-    fn may_fragment(&self) -> bool {
-        false
-    }
-}
-
 /// One device's outside.
 struct Outside {
     chance: Mutex<StdRng>,
@@ -242,7 +114,7 @@ async fn story(seed: u64) -> Vec<Sent> {
         }
     }
     // Switched off: nothing of it runs or sends on.
-    net.wires.lock().unwrap().ports.remove(&address(2));
+    net.unplug(address(2));
     outsides[1].tasks.lock().unwrap().drain(..).for_each(|task| task.abort());
     devices.remove(1);
     let beat = |from: &Device| {
@@ -258,12 +130,12 @@ async fn story(seed: u64) -> Vec<Sent> {
         assert!(off.elapsed() < PATIENCE);
     }
     until("it is connected again", || devices.iter().all(|device| device.sees(&back))).await;
-    println!("seed {seed}: {:?} simulated", net.started.elapsed());
+    println!("seed {seed}: {:?} simulated", net.age());
     devices.push(back);
     for device in &devices {
         device.mesh.stop().await;
     }
-    std::mem::take(&mut net.wires.lock().unwrap().trace)
+    net.trace()
 }
 
 /// On a thread of its own, where nothing is left from another run.

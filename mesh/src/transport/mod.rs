@@ -4,6 +4,8 @@ mod congestion;
 mod connection;
 mod endpoint;
 mod exchange;
+#[cfg(test)]
+pub(crate) mod memory;
 mod seam;
 mod stream;
 mod tls;
