@@ -6,7 +6,7 @@ use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    identity::{Identity, Incarnation, NodeId},
+    identity::{Identity, Incarnation, NodeId, Roster},
     transport::{Sockets, Stream},
     wire::{JoinReply, JoinRequest, StreamKind},
 };
@@ -56,6 +56,9 @@ pub trait Handler: Send + Sync + 'static {
     fn raft(&self, peer: NodeId, question: Vec<u8>) -> BoxFuture<'static, Vec<u8>>;
     /// Keep this about a peer, in place of what was kept before. Called on the mesh's own thread.
     fn remember(&self, peer: NodeId, remembered: Remembered);
+    /// A member has a later roster than this device, in which this device is a member, and knows where members are
+    /// (failure rule F20). Comes only when the broker's own word does not come: whoever has no use for it does nothing.
+    fn news(&self, _from: NodeId, _roster: Roster, _addresses: Vec<(NodeId, Vec<SocketAddr>)>) {}
     /// The broker or a voter closed the connection because this device was forgotten. May come more than once.
     fn forgotten(&self, by: NodeId);
     /// Two devices use one identity. May come again as long as they do.
@@ -176,7 +179,7 @@ pub enum OpenError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Welcome {
     /// The roster, this device among its members.
-    pub roster: crate::identity::Roster,
+    pub roster: Roster,
     /// Where members can be dialled.
     pub addresses: Vec<(NodeId, Vec<SocketAddr>)>,
 }

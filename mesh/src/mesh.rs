@@ -13,7 +13,7 @@ use crate::{
     api::{Handler, MeshConfig, MeshError, OpenError, PeerStatus},
     discovery::Source,
     identity::{Admission, NodeId, Roster},
-    peers::{Core, Standing, ask, follow_roster, sight},
+    peers::{Core, Standing, ask, follow_roster, keep_fresh, sight},
     router, runtime,
     transport::{Ended, SetupError, Stream},
     wire::{CloseCode, StreamKind},
@@ -181,9 +181,7 @@ impl Mesh {
     /// Where members can be dialled, this device among them, to tell others.
     #[must_use]
     pub fn known_addresses(&self) -> Vec<(NodeId, Vec<SocketAddr>)> {
-        let mut known = self.core.book().worth_telling(self.core.now());
-        known.push((self.core.node, self.core.own_addresses()));
-        known
+        self.core.known_addresses()
     }
 
     /// Stops in order: the others are told. Takes at most two seconds.
@@ -245,6 +243,7 @@ impl Thread {
         };
         runtime::spawn(router::answer(Arc::clone(&core)));
         runtime::spawn(follow_roster(Arc::clone(&core)));
+        runtime::spawn(keep_fresh(Arc::clone(&core)));
         let sights = self.config.mdns.then(|| runtime::spawn(sight(Arc::clone(&core))));
         if ready.send(Ok(Arc::clone(&core))).is_err() {
             return;

@@ -381,3 +381,45 @@ async fn a_stop_is_told_at_once_however_much_is_under_way() {
         assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_device_that_missed_a_change_of_everybody_who_could_be_broker_hears_of_it_from_any_member() {
+    let (gone, mut station, mut laptop, mut desk) =
+        (Plan::new("gone"), Plan::new("station"), Plan::new("laptop"), Plan::new("desk"));
+    let old = roster_of(&[(&gone.identity, "gone"), (&station.identity, "station"), (&laptop.identity, "laptop")]);
+    let mut new = old.clone();
+    new.members.remove(&gone.identity.node_id());
+    new.members.insert(desk.identity.node_id(), crate::identity::Member { name: "desk".to_owned() });
+    (new.broker, new.version) = (desk.identity.node_id(), old.version + 1);
+    new.voters = [new.broker].into();
+    (station.roster, laptop.roster, desk.roster) = (Some(old), Some(new.clone()), Some(new.clone()));
+    let desk = desk.start().await;
+    laptop.remembered = vec![(desk.node, at(desk.mesh.local_addr()))];
+    let laptop = laptop.start().await;
+    station.remembered = vec![(laptop.node, at(laptop.mesh.local_addr()))];
+    let station = station.start().await;
+    desk.mesh.learn(vec![(station.node, vec![station.mesh.local_addr()])]);
+    until("it has the later roster", || **station.roster.borrow() == new).await;
+    // Addresses of loopback are not told of others, and so the new broker's is not there.
+    assert_eq!(*station.told.addresses.lock().unwrap(), [(laptop.node, vec![laptop.mesh.local_addr()])]);
+    until("it is with the new broker", || station.sees(&desk) && desk.sees(&station)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stranger_that_another_member_knows_is_let_in() {
+    let (mut desk, mut laptop, mut tower) = (Plan::new("desk"), Plan::new("laptop"), Plan::new("tower"));
+    let old = roster_of(&[(&desk.identity, "desk"), (&laptop.identity, "laptop")]);
+    let mut new = old.clone();
+    new.members.insert(tower.identity.node_id(), crate::identity::Member { name: "tower".to_owned() });
+    new.version += 1;
+    // The broker's word did not come to the laptop.
+    (desk.roster, laptop.roster, tower.roster) = (Some(new.clone()), Some(old), Some(new.clone()));
+    let desk = desk.start().await;
+    laptop.remembered = vec![(desk.node, at(desk.mesh.local_addr()))];
+    let laptop = laptop.start().await;
+    until("the two are connected", || laptop.sees(&desk)).await;
+    tower.remembered = vec![(laptop.node, at(laptop.mesh.local_addr()))];
+    let tower = tower.start().await;
+    tower.echo(&laptop, b"let me in").await;
+    assert_eq!(**laptop.roster.borrow(), new);
+}

@@ -36,6 +36,8 @@ pub(super) struct Told {
     pub(super) forgotten: Mutex<Vec<NodeId>>,
     pub(super) duplicates: Mutex<Vec<Duplicate>>,
     pub(super) invite: Mutex<Option<(InviteId, InviteSecret)>>,
+    /// Where members are, as a member said.
+    pub(super) addresses: Mutex<Vec<(NodeId, Vec<SocketAddr>)>>,
     /// What was asked over the raft connection.
     pub(super) asked: Mutex<Vec<(NodeId, Vec<u8>)>>,
     /// Lets a question that begins with `slow` go on.
@@ -94,6 +96,11 @@ impl Handler for Told {
     fn remember(&self, peer: NodeId, remembered: Remembered) {
         assert_ne!(peer, self.node);
         self.remembered.lock().unwrap().push((peer, remembered));
+    }
+
+    fn news(&self, _: NodeId, roster: Roster, addresses: Vec<(NodeId, Vec<SocketAddr>)>) {
+        self.roster.send_replace(Arc::new(roster));
+        self.addresses.lock().unwrap().extend(addresses);
     }
 
     fn forgotten(&self, by: NodeId) {
@@ -159,6 +166,7 @@ impl Plan {
             forgotten: Mutex::default(),
             duplicates: Mutex::default(),
             invite: Mutex::default(),
+            addresses: Mutex::default(),
             asked: Mutex::default(),
             slow: Arc::default(),
             roster: roster.clone(),

@@ -2,11 +2,17 @@
 
 use std::{
     net::SocketAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
     time::Duration,
 };
 
-use tokio::{sync::watch, time::Instant};
+use tokio::{
+    sync::{Notify, watch},
+    time::Instant,
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{raft::Raft, table::Table};
@@ -29,6 +35,10 @@ pub(crate) struct Core {
     pub(crate) table: Arc<Table>,
     /// The connections of the consensus engine.
     pub(super) raft: Raft,
+    /// Whoever could be broker is out of reach: any member may know more.
+    lost: AtomicBool,
+    /// This device or another one was called no member: one of the two has an old roster.
+    pub(crate) doubt: Notify,
     /// Starts tasks on the mesh's own runtime, where QUIC's belong.
     pub(super) spawner: Spawner,
     pub(crate) handler: Arc<dyn Handler>,
@@ -65,6 +75,8 @@ impl Core {
             endpoint,
             table: Arc::new(Table::new(node, runs)),
             raft: Raft::default(),
+            lost: AtomicBool::new(false),
+            doubt: Notify::new(),
             spawner: Spawner::current(),
             handler,
             stopping: CancellationToken::new(),
@@ -95,10 +107,16 @@ impl Core {
     }
 
     /// Whether a connection to `peer` is always kept: between every member and whoever is broker or can become it, so
-    /// that a change of the broker finds it there.
+    /// that a change of the broker finds it there. To everybody when none of these is reached.
     pub(super) fn is_kept(&self, peer: &NodeId) -> bool {
         let roster = self.roster.borrow();
-        roster.members.contains_key(peer) && (roster.is_central(peer) || roster.is_central(&self.node))
+        let central = || roster.is_central(peer) || roster.is_central(&self.node);
+        roster.members.contains_key(peer) && (self.lost.load(SeqCst) || central())
+    }
+
+    /// Says whether whoever could be broker is out of reach; gives whether that is new.
+    pub(super) fn set_lost(&self, lost: bool) -> bool {
+        self.lost.swap(lost, SeqCst) != lost
     }
 
     /// The address book.
@@ -145,6 +163,13 @@ impl Core {
         addresses.retain(|address| self.endpoint.reaches(*address));
         addresses.truncate(ADDRESSES_MAX);
         addresses
+    }
+
+    /// Where members can be dialled, this device among them.
+    pub(crate) fn known_addresses(&self) -> Vec<(NodeId, Vec<SocketAddr>)> {
+        let mut known = self.book().worth_telling(self.now());
+        known.push((self.node, self.own_addresses()));
+        known
     }
 
     /// What this device says first.

@@ -84,7 +84,12 @@ pub(super) async fn introduce(core: &Arc<Core>, connection: &Connection) -> Resu
 pub(super) async fn receive(core: &Arc<Core>, connection: &Connection) -> Result<(Stream, Hello), Refusal> {
     let peer = connection.peer();
     let hello = async {
-        verdict::enter(core.admission(&peer), peer == core.node).map_err(close(connection))?;
+        let entered = verdict::enter(core.admission(&peer), peer == core.node);
+        if matches!(entered, Err((CloseCode::NotMember, _))) {
+            // It may be on a later roster.
+            core.doubt.notify_one();
+        }
+        entered.map_err(close(connection))?;
         let arrival = connection.accept().await.map_err(Refusal::Theirs)?;
         let label = core.label(&peer);
         let Some((OWN_STREAM, mut stream)) = arrival.first(|_| Arc::new(Greeted(label))).await else {
@@ -223,6 +228,7 @@ pub(super) fn heed(core: &Core, peer: NodeId, ended: &Ended) {
             let other = verdict::duplicate_address(reason);
             core.handler.duplicate(Duplicate { node: core.node, own: true, refused: true, other, told_by: peer });
         }
+        Ended::Closed { code: Some(CloseCode::NotMember), .. } => core.doubt.notify_one(),
         _ => {}
     }
 }

@@ -133,12 +133,17 @@ impl Link {
 
     /// Opens a stream. `Ok(None)`: the link is given up; look for another.
     pub(crate) async fn open(self: &Arc<Self>, kind: StreamKind) -> Result<Option<Stream>, Ended> {
-        let line = self.line(kind.is_work());
+        self.open_as(kind.byte(), kind.is_work()).await
+    }
+
+    /// The same for a kind that is the mesh's own.
+    pub(super) async fn open_as(self: &Arc<Self>, first: u8, work: bool) -> Result<Option<Stream>, Ended> {
+        let line = self.line(work);
         // Counted before it is asked: whoever retires the link sees the stream, or the stream sees the retirement.
         if self.is_retired() {
             return Ok(None);
         }
-        self.connection.open(kind.byte(), line).await.map(Some)
+        self.connection.open(first, line).await.map(Some)
     }
 
     /// What a stream of this link holds on to.

@@ -7,6 +7,7 @@ mod greet;
 mod link;
 mod liveness;
 mod raft;
+mod refresh;
 mod serve;
 mod sight;
 mod table;
@@ -21,6 +22,7 @@ pub(crate) use self::{
     core::Core,
     greet::{Refusal, greet_caller},
     raft::{ask, take_asker},
+    refresh::keep_fresh,
     sight::sight,
     table::Standing,
 };

@@ -18,6 +18,7 @@ use super::{
     greet,
     link::{Link, Word},
     liveness::{Beat, Liveness},
+    refresh,
 };
 use crate::{
     api::Duplicate,
@@ -73,6 +74,9 @@ async fn take_streams(core: Arc<Core>, link: Arc<Link>) {
             let Some((first, stream)) = arrival.first(line).await else { return };
             match StreamKind::from_byte(first) {
                 Some(kind) => core.handler.stream(link.peer(), kind, stream),
+                None if first == refresh::ROSTER_STREAM => {
+                    crate::runtime::spawn(refresh::answer(core, link, stream));
+                }
                 None => {
                     tracing::debug!(peer = %link.label, first, "a stream of a kind that is not known here");
                     stream.refuse();

@@ -1,6 +1,7 @@
 //! What a stream is for. The first byte of every stream says so. Pure.
 
-/// Purposes of streams between members. Append-only: a number keeps its meaning; a stream of an unknown kind is reset and
+/// Purposes of streams between members. Append-only: a number keeps its meaning (7 is the mesh's own question for a
+/// roster); a stream of an unknown kind is reset and
 /// its connection stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
