@@ -51,6 +51,11 @@ impl Disk {
         self.0.lock().unwrap().open
     }
 
+    /// Takes over what another store has.
+    pub(super) fn become_like(&self, other: &Self) {
+        self.0.lock().unwrap().kept = other.persisted();
+    }
+
     pub(super) fn write(&self, writes: Vec<Write>) {
         let mut contents = self.0.lock().unwrap();
         writes.into_iter().for_each(|write| contents.take(write));
@@ -375,7 +380,9 @@ impl Mesh {
     pub(super) fn acting(&self) -> Option<u8> {
         let mut acting = self.devices.iter().filter(|device| device.consensus.is_some());
         let found = acting.find(|device| device.standing().office.is_some()).map(|device| device.n);
-        assert!(acting.all(|device| device.standing().office.is_none()), "two hold the office");
+        // On threads the standings are not of one moment.
+        let only = !runtime::is_simulated() || acting.all(|device| device.standing().office.is_none());
+        assert!(only, "two hold the office");
         found
     }
 

@@ -33,4 +33,6 @@ mod change_tests;
 #[cfg(test)]
 mod fixture;
 #[cfg(test)]
+mod storage_tests;
+#[cfg(test)]
 mod tests;

@@ -27,7 +27,7 @@ const PIECE: usize = 256 << 10;
 const PIECE_WAIT: Duration = Duration::from_secs(10);
 
 /// How long the last piece may take: the whole is read into the machine and written to disk before it is answered.
-const INSTALL_WAIT: Duration = Duration::from_secs(60);
+const INSTALL_WAIT: Duration = Duration::from_secs(25);
 
 /// Answers in a row that do not take a snapshot further, before it is begun anew.
 const STALLED_MAX: u32 = 3;

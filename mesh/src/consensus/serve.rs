@@ -21,7 +21,7 @@ const SNAPSHOT_BYTES_MAX: u64 = 64 << 20;
 const ANSWER_WAIT: Duration = Duration::from_secs(10);
 
 /// How long a snapshot may take to be read into the machine and written to disk.
-const INSTALL_WAIT: Duration = Duration::from_secs(60);
+const INSTALL_WAIT: Duration = Duration::from_secs(25);
 
 /// A snapshot on its way here. It is kept when the sender goes away, and goes on where it stood.
 struct Coming {

@@ -231,3 +231,26 @@ fn f25_a_store_that_fails_ends_the_member_and_the_others_go_on() {
         mesh.stop().await;
     });
 }
+
+/// With the writer's threads and the real clock; on a busy machine the office may change hands meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_members_on_threads_lose_nothing_either() {
+    let mut mesh = Mesh::settled(3).await;
+    let mut done = 0;
+    while done < 50 {
+        let acting = mesh.device(mesh.elected(0).await);
+        let Some(office) = acting.standing().office else { continue };
+        match acting.propose(office, &done.to_string()).await {
+            Ok(_) => done += 1,
+            Err(CommitError::NotActing | CommitError::Unknown(_)) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+    let acting = mesh.elected(0).await;
+    mesh.kill(acting).await;
+    let next = mesh.elected(acting).await;
+    mesh.device(next).until_told(50).await;
+    let told = mesh.device(next).told();
+    assert!((0..50).all(|n| told.contains(&n.to_string())));
+    mesh.stop().await;
+}

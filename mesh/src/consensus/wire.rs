@@ -1,4 +1,4 @@
-//! What members say to each other over the raft connection, and how it is written. Pure. PROTOCOL.md section 3.10.
+//! What members say to each other over the raft connection, and how it is written. Pure. PROTOCOL.md section 3.11.
 
 use std::fmt;
 
