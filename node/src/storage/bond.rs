@@ -44,8 +44,9 @@ mod tests {
     #[test]
     fn only_the_same_past_and_a_start_that_was_cut_off_are_no_restoration() {
         use Bond::{CutOff, Restored, Whole};
-        // The starts that node.redb has, those that consensus.redb has, whether its last one is settled.
-        let cases: [(&[u8], &[u8], bool, Bond, &str); 14] = [
+        /// The starts that node.redb has, those that consensus.redb has, whether its last one is settled.
+        type Case = (&'static [u8], &'static [u8], bool, Bond, &'static str);
+        let cases: [Case; 14] = [
             (&[1], &[1], true, Whole, "the second start"),
             (&[1, 2, 3], &[1, 2, 3], true, Whole, "as every day"),
             (&[1, 2, 3], &[1, 2, 3], false, Whole, "cut off before it was settled"),

@@ -38,6 +38,9 @@ const COMMITTED: &str = "committed";
 const PURGED: &str = "purged";
 const SNAPSHOT_META: &str = "snapshot";
 
+/// A snapshot: what it is of, and its bytes.
+type Snapshot = (Vec<u8>, Vec<u8>);
+
 /// Why a transaction is given up.
 #[derive(Debug)]
 pub(super) enum Fault {
@@ -243,7 +246,7 @@ fn read_log(transaction: &ReadTransaction) -> Result<Vec<(u64, Vec<u8>)>, Fault>
 }
 
 /// The snapshot alone.
-pub(super) fn snapshot(transaction: &ReadTransaction) -> Result<Option<(Vec<u8>, Vec<u8>)>, redb::Error> {
+pub(super) fn snapshot(transaction: &ReadTransaction) -> Result<Option<Snapshot>, redb::Error> {
     let single = transaction.open_table(SINGLE)?;
     snapshot_row(transaction, &single).map_err(|fault| match fault {
         Fault::Refused(cause) => redb::Error::Corrupted(cause),
@@ -254,7 +257,7 @@ pub(super) fn snapshot(transaction: &ReadTransaction) -> Result<Option<(Vec<u8>,
 fn snapshot_row(
     transaction: &ReadTransaction,
     single: &redb::ReadOnlyTable<&'static str, &'static [u8]>,
-) -> Result<Option<(Vec<u8>, Vec<u8>)>, Fault> {
+) -> Result<Option<Snapshot>, Fault> {
     let Some(what) = single.get(SNAPSHOT_META)?.map(|row| row.value().to_vec()) else { return Ok(None) };
     let length = transaction.open_table(META)?.get(SNAPSHOT_BYTES)?.map(|length| length.value());
     let mut data = Vec::with_capacity(length.and_then(|length| usize::try_from(length).ok()).unwrap_or(0));

@@ -23,7 +23,8 @@ const BATCH_MAX: usize = 256;
 /// Lazy changes kept for a retry while the disk refuses. Beyond it the oldest go first: they may be lost by contract.
 const LAZY_KEPT_MAX: usize = 65_536;
 /// Kept for outcomes and cancels when the disk is full (F25): each of 256 sessions runs one operation at a time, and an outcome
-/// is at most 64 KiB (its text is held to the 24 KiB of an answer, pictures are files).
+/// takes at most a page of 64 KiB, since its text is held to the 24 KiB of an answer and pictures are files. The pages above
+/// it, written anew at each commit, are used again two commits later.
 const RESERVE_BYTES: u64 = 256 * (64 << 10);
 /// First and longest pause between attempts to reopen the database after an I/O error. A task does not pause: it is driven by
 /// what it is asked for, and at most every [`LAZY_MAX`] by itself.

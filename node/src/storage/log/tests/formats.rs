@@ -152,8 +152,9 @@ fn a_hole_in_the_log_is_damage_not_a_shorter_log() {
 
 #[test]
 fn a_log_of_nobody_and_a_short_snapshot_are_damage() {
+    type Harm = fn(&WriteTransaction, TableDefinition<'_, &str, &[u8]>);
     let single = TableDefinition::<&str, &[u8]>::new("single");
-    let cases: [(&str, fn(&WriteTransaction, TableDefinition<'_, &str, &[u8]>)); 3] = [
+    let cases: [(&str, Harm); 3] = [
         ("does not say whose", |transaction, single| {
             drop(transaction.open_table(single).unwrap().remove("head").unwrap())
         }),

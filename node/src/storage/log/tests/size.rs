@@ -16,7 +16,7 @@ fn fill(store: &mut ConsensusStore, batch: usize) {
         store.write(vec![Write::Append(entries.to_vec())]).unwrap();
         written += entries.iter().map(|(_, row)| row.len()).sum::<usize>();
         let last = ((at + 1) * batch) as u64;
-        if last % 4_096 == 0 {
+        if last.is_multiple_of(4_096) {
             store.write(vec![snapshot("m", written), purge(last - 1_000)]).unwrap();
         }
     }
