@@ -29,6 +29,10 @@ const GREET_WAIT: Duration = Duration::from_secs(2);
 /// How often a device is asked that did not answer, or is not in the group as it says it is.
 const GREET_AGAIN: Duration = Duration::from_secs(1);
 
+/// How often a device is asked that has been away for long. The engine dials its own members all the time; one that is new
+/// shows in the roster.
+const GREET_AWAY: Duration = Duration::from_secs(8);
+
 /// How often the others are asked: their owners may have changed their mind, with a restart in between.
 const GREET_LATER: Duration = Duration::from_secs(10);
 
@@ -53,6 +57,8 @@ struct Book {
 struct Device {
     asked: bool,
     due: Instant,
+    /// Greetings in a row that were not answered.
+    missed: u32,
     said: Option<Present>,
 }
 
@@ -68,7 +74,7 @@ impl Book {
         self.devices.retain(|node, _| roster.members.contains_key(node));
         let now = Instant::now();
         for node in roster.members.keys().filter(|node| **node != own) {
-            let fresh = || Device { asked: false, due: now, said: None };
+            let fresh = || Device { asked: false, due: now, missed: 0, said: None };
             let device = self.devices.entry(*node).or_insert_with(fresh);
             if device.asked || device.due > now {
                 continue;
@@ -90,7 +96,9 @@ impl Book {
         let Some(device) = self.devices.get_mut(&node) else { return };
         let settled = said.is_some_and(|said| members.contains_key(&said.member));
         device.asked = false;
-        device.due = Instant::now() + if settled { GREET_LATER } else { GREET_AGAIN };
+        device.missed = if said.is_some() { 0 } else { device.missed.saturating_add(1) };
+        let again = GREET_AGAIN * 2_u32.saturating_pow(device.missed.saturating_sub(1));
+        device.due = Instant::now() + if settled { GREET_LATER } else { again.min(GREET_AWAY) };
         // A device that does not answer now is still the one it was.
         device.said = said.or(device.said);
     }
@@ -185,6 +193,8 @@ async fn in_office(
                         true => Duration::ZERO,
                         false => STEP_AGAIN,
                     },
+                    // A device alone is told by its roster when that ends, and sleeps.
+                    None if view.roster.len() == 1 && view.places.len() == 1 => GREET_LATER,
                     None => LOOK,
                 };
         }
@@ -195,10 +205,7 @@ async fn in_office(
                 book.note(node, said, &places(&shared.metrics()));
                 look = look.min(Instant::now());
             }
-            ended = standings.wait_for(|now| now.term != office.term || now.trouble.is_some()) => {
-                let _ = ended;
-                return;
-            }
+            _ended = standings.wait_for(|now| now.term != office.term || now.trouble.is_some()) => return,
             () = sleep_until(look) => {}
         }
     }
