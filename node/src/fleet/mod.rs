@@ -13,6 +13,7 @@ mod pages;
 pub mod parcel;
 pub mod protocol;
 pub mod quorum;
+pub mod reannounce;
 pub mod remote;
 mod riding;
 pub mod roll;

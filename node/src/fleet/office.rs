@@ -12,7 +12,7 @@ use super::{
     seat::{Holder, Seat},
 };
 use crate::{
-    broker::{Broker, ProposeError, ReceiptKey, Settlement},
+    broker::{Broker, ProposeError, Reannounced, ReceiptKey, Settlement},
     host::BoxFuture,
     ids::{Conversation, SessionId},
     sessions::{Office, RunningReceipt, SessionInfo},
@@ -43,6 +43,12 @@ enum Said<T> {
     Failed(ProposeError),
 }
 
+impl<T> Said<T> {
+    fn failed(error: ProposeError) -> Self {
+        if error == ProposeError::NotBroker { Self::NotBroker(error) } else { Self::Failed(error) }
+    }
+}
+
 impl FleetOffice {
     /// An office for this device's sessions. `broker` is the device's own, `roll` what the broker here knows of sessions.
     #[must_use]
@@ -69,7 +75,7 @@ impl FleetOffice {
             let holder = seat.holder();
             let saying = async {
                 match holder {
-                    Holder::Here => here().await.map_or_else(Said::Failed, Said::Done),
+                    Holder::Here => here().await.map_or_else(Said::failed, Said::Done),
                     Holder::There(node) => self.ask(node, &ask, until, &read).await,
                     Holder::Nobody => Said::NotBroker(ProposeError::Unreachable("the mesh has no broker now".into())),
                 }
@@ -97,11 +103,23 @@ impl FleetOffice {
         }
     }
 
+    /// This device.
+    pub(super) const fn own(&self) -> NodeId {
+        self.seat.own()
+    }
+
+    /// Tells the broker what this device knows of operations, after `mesh recover` (failure rule F17).
+    pub(super) async fn reannounce(&self, rows: Vec<Reannounced>, last: bool) -> Result<(), ProposeError> {
+        let ask = OfficeAsk::Reannounce { rows: rows.clone(), last };
+        let here = move || self.broker.reannounce(self.seat.own(), rows.clone(), last);
+        self.say(here, ask, done).await
+    }
+
     /// Asks the broker of another device.
     async fn ask<T>(&self, holder: NodeId, ask: &Ask, until: Instant, read: impl Fn(Reply) -> Option<T>) -> Said<T> {
         let wait = until.saturating_duration_since(Instant::now());
         match self.line.ask(holder, ask, wait).await {
-            Ok(Reply::Unrecorded(error)) => Said::Failed(error.into()),
+            Ok(Reply::Unrecorded(error)) => Said::failed(error.into()),
             Ok(Reply::Refused(cause)) => Said::NotBroker(ProposeError::Unreachable(cause)),
             Ok(Reply::Unsupported(cause) | Reply::Failed(cause)) | Err(cause) => {
                 Said::Failed(ProposeError::Unreachable(cause))
@@ -172,7 +190,7 @@ impl Office for FleetOffice {
 }
 
 /// Answers a member's word, at the broker.
-pub(super) async fn answer(broker: &Broker, ask: OfficeAsk) -> Reply {
+pub(super) async fn answer(broker: &Broker, peer: &NodeId, ask: OfficeAsk) -> Reply {
     let done = |result: Result<(), ProposeError>| match result {
         Ok(()) => Reply::Done,
         Err(error) => Reply::Unrecorded(error.into()),
@@ -185,6 +203,7 @@ pub(super) async fn answer(broker: &Broker, ask: OfficeAsk) -> Reply {
         },
         OfficeAsk::Delivered { conversation, ids } => done(Office::delivered(broker, conversation, ids).await),
         OfficeAsk::ForgetDelivered(ids) => done(Office::forget_delivered(broker, ids).await),
+        OfficeAsk::Reannounce { rows, last } => done(broker.reannounce(*peer, rows, last).await),
         OfficeAsk::Running(sessions) => match Office::running(broker, sessions).await {
             Ok(running) => Reply::Running(running),
             Err(error) => Reply::Unrecorded(error.into()),

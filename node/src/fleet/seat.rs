@@ -10,7 +10,10 @@ use tokio::{
 };
 
 use super::Tenure;
-use crate::{broker::ProposeError, host::BoxFuture};
+use crate::{
+    broker::{Broker, ProposeError},
+    host::BoxFuture,
+};
 
 /// Where the broker is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -185,9 +188,13 @@ impl Assure for Tenure {
 
 impl Assure for Seat {
     fn assure(&self) -> BoxFuture<'_, Result<Tenure, ProposeError>> {
-        let tenure =
-            self.tenure().ok_or_else(|| ProposeError::Unreachable("this device is not the broker any more".to_owned()));
-        Box::pin(std::future::ready(tenure))
+        Box::pin(std::future::ready(self.tenure().ok_or(ProposeError::NotBroker)))
+    }
+}
+
+impl Assure for Broker {
+    fn assure(&self) -> BoxFuture<'_, Result<Tenure, ProposeError>> {
+        Box::pin(async { Self::assure(self).await.map(|(epoch, term)| Tenure { epoch, term }) })
     }
 }
 

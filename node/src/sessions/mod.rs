@@ -36,7 +36,7 @@ pub use operations::{
     Held, LateResult, Operation, Operations, PAYLOAD_GONE, Progress, Recalled, ReconcileError, RunHandle, Standing,
     Work,
 };
-pub use reannounce::{KeyOutcome, OutcomePage};
+pub use reannounce::OutcomePage;
 pub use session::{Input, Record, Session, SessionError};
 pub use tenure::{Fenced, Tenure};
 

@@ -1,47 +1,22 @@
 //! What this node's journal says of operations with receipts, for a broker that may have lost what an earlier one knew
 //! (failure rule F17).
 
-use serde::{Deserialize, Serialize};
-
 use super::{
     Sessions,
     journal::{JournalRow, RowState, interrupted},
 };
 use crate::{
-    broker::{ReceiptKey, ReceiptKind, Settlement},
+    broker::{Reannounced, ReceiptKind, Settlement},
     clock,
-    ids::{CallId, Conversation, Millis, SessionId},
+    ids::{CallId, Millis},
     storage::node::{Key, StoreError},
 };
-
-/// How an operation with a receipt came out, as the journal has it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeyOutcome {
-    /// Its receipt's key.
-    pub key: ReceiptKey,
-    /// Which attempt.
-    pub attempt: u32,
-    /// Whose it is.
-    pub conversation: Option<Conversation>,
-    /// Where it ran.
-    pub session: SessionId,
-    /// That session's folder then.
-    pub cwd: String,
-    /// Message or batch.
-    pub kind: ReceiptKind,
-    /// The call that carried it.
-    pub call_id: CallId,
-    /// How it ended; `None`: it waits or runs.
-    pub outcome: Option<Settlement>,
-    /// How long ago that was, milliseconds by this node's own clock (failure rule F14: only ages compare).
-    pub age_ms: u64,
-}
 
 /// A part of what there is to say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OutcomePage {
     /// The operations.
-    pub rows: Vec<KeyOutcome>,
+    pub rows: Vec<Reannounced>,
     /// Where the next page begins; `None`: this was the last.
     pub next: Option<CallId>,
 }
@@ -89,14 +64,15 @@ impl Sessions {
 }
 
 /// What a row says of its receipt, when it has one.
-fn told(row: &JournalRow, now: Millis) -> Option<KeyOutcome> {
+fn told(row: &JournalRow, now: Millis) -> Option<Reannounced> {
     let claim = row.receipt.as_ref()?;
+    // Only ages compare: this node's clock is its own (failure rule F14).
     let (outcome, at) = match row.state {
         RowState::Running => (None, row.accepted),
         RowState::Finished(at) => (Some(Settlement::Completed { resources: Vec::new() }), at),
         RowState::Interrupted(at) => (Some(Settlement::Uncertain { reason: interrupted(&row.label) }), at),
     };
-    Some(KeyOutcome {
+    Some(Reannounced {
         key: claim.key.clone(),
         attempt: claim.attempt,
         conversation: row.conversation.clone(),
@@ -112,10 +88,13 @@ fn told(row: &JournalRow, now: Millis) -> Option<KeyOutcome> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sessions::{
-        Operation, Session,
-        journal::ReceiptClaim,
-        testing::{crash, until, work, world},
+    use crate::{
+        broker::ReceiptKey,
+        sessions::{
+            Operation, Session,
+            journal::ReceiptClaim,
+            testing::{crash, until, work, world},
+        },
     };
 
     fn receipted(name: &str, id: &str) -> Operation {

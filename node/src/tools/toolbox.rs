@@ -127,7 +127,8 @@ impl Surface for Toolbox {
 /// or because nobody knows whether it was recorded, the call is sent again (failure rules F11, F12): its identity decides
 /// then.
 pub(super) fn not_taken(request: &Request, error: &ProposeError, words: String) -> Answer {
-    if matches!(error, ProposeError::Unknown(_) | ProposeError::Stopped | ProposeError::Unreachable(_)) {
+    use ProposeError::{NotBroker, Stopped, Unknown, Unreachable};
+    if matches!(error, NotBroker | Unknown(_) | Stopped | Unreachable(_)) {
         request.again(&words);
     }
     refusal(words)

@@ -8,7 +8,7 @@ use super::{
     run::{Parcel, budget},
 };
 use crate::{
-    broker::{ProposeError, ReceiptKey, Settlement},
+    broker::{ProposeError, Reannounced, ReceiptKey, Settlement},
     fleet,
     ids::{CallId, Conversation, SessionId},
     sessions::{Ended, RunningReceipt, entry::Event},
@@ -109,6 +109,13 @@ pub enum OfficeAsk {
     ForgetDelivered(Vec<String>),
     /// `running`.
     Running(Vec<SessionId>),
+    /// What the asker knows of operations of the last 24 h, after `mesh recover` (failure rule F17).
+    Reannounce {
+        /// A part of it.
+        rows: Vec<Reannounced>,
+        /// Whether it was the last part.
+        last: bool,
+    },
 }
 
 /// What a door asks beside its calls. Append-only.
@@ -224,6 +231,8 @@ pub enum Unrecorded {
     Busy,
     /// [`ProposeError::Stopped`].
     Stopped,
+    /// [`ProposeError::NotBroker`].
+    NotBroker,
 }
 
 impl Boarding {
@@ -267,6 +276,7 @@ impl From<ProposeError> for Unrecorded {
             ProposeError::Unknown(cause) => Self::Unknown(cause),
             ProposeError::Busy => Self::Busy,
             ProposeError::Stopped => Self::Stopped,
+            ProposeError::NotBroker => Self::NotBroker,
             ProposeError::NotWritten(cause) => Self::NotWritten(cause),
             other => Self::NotWritten(other.to_string()),
         }
@@ -280,6 +290,7 @@ impl From<Unrecorded> for ProposeError {
             Unrecorded::Unknown(cause) => Self::Unknown(cause),
             Unrecorded::Busy => Self::Busy,
             Unrecorded::Stopped => Self::Stopped,
+            Unrecorded::NotBroker => Self::NotBroker,
         }
     }
 }

@@ -12,7 +12,7 @@ use super::{
     run::{Dispatched, News, Order},
 };
 use crate::{
-    broker::{ProposeError, ReceiptKey, Settlement},
+    broker::{ProposeError, Reannounced, ReceiptKey, ReceiptKind, Settlement},
     budget::TextBudget,
     fleet::{
         self, Board, HistoryAsk, Ran,
@@ -125,6 +125,18 @@ fn questions_keep_their_bytes() {
         OfficeAsk::ForgetDelivered(ids),
         OfficeAsk::Running(vec!["s".into()]),
     ];
+    let known = Reannounced {
+        key: ReceiptKey("k".into()),
+        attempt: 2,
+        conversation: Some(chat()),
+        session: "s".into(),
+        cwd: "/w".into(),
+        kind: ReceiptKind::Call,
+        call_id: "c".into(),
+        outcome: Some(Settlement::NeverRun),
+        age_ms: 300,
+    };
+    let known = [Ask::Office(OfficeAsk::Reannounce { rows: vec![known], last: true })];
     let door = [
         DoorAsk::Resource { uri: "u".into(), conversation: Some(chat()), request_id: None },
         DoorAsk::Disconnected(Conversation::Connection("x".into())),
@@ -137,7 +149,7 @@ fn questions_keep_their_bytes() {
             reason: "why".into(),
         },
     ];
-    let asks = session_asks().into_iter().chain(office.map(Ask::Office)).chain(door.map(Ask::Door));
+    let asks = session_asks().into_iter().chain(office.map(Ask::Office)).chain(door.map(Ask::Door)).chain(known);
     golden(&asks.collect::<Vec<_>>(), include_str!("golden/asks.txt"));
 }
 
@@ -166,6 +178,7 @@ fn answers_keep_their_bytes() {
         Reply::Resource(picture()),
         Reply::NotFound("why".into()),
         Reply::Unreadable("why".into()),
+        Reply::Unrecorded(Unrecorded::NotBroker),
     ];
     golden(&replies, include_str!("golden/replies.txt"));
 }
@@ -205,7 +218,9 @@ fn a_peer_gets_no_more_room_than_an_answer_has() {
 fn errors_of_the_broker_keep_their_kind_over_the_wire() {
     let unknown = ProposeError::Unknown("why".into());
     assert_eq!(ProposeError::from(Unrecorded::from(unknown.clone())), unknown);
-    for error in [ProposeError::Busy, ProposeError::Stopped, ProposeError::NotWritten("why".into())] {
+    for error in
+        [ProposeError::Busy, ProposeError::Stopped, ProposeError::NotBroker, ProposeError::NotWritten("why".into())]
+    {
         assert_eq!(ProposeError::from(Unrecorded::from(error.clone())), error);
     }
     let full = Unrecorded::from(ProposeError::Full { what: "receipts".into(), limit: 1 });

@@ -56,7 +56,7 @@ impl Incoming {
             },
             Ask::Office(ask) => match self.no_broker_here().await {
                 Some(refusal) => Reply::Refused(refusal),
-                None => office::answer(&self.broker, ask).await,
+                None => office::answer(&self.broker, peer, ask).await,
             },
             Ask::Door(ask) => match self.no_broker_here().await {
                 Some(refusal) => Reply::Refused(refusal),
