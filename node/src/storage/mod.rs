@@ -2,7 +2,6 @@
 
 pub mod blobs;
 pub mod bond;
-pub mod consensus;
 mod damage;
 pub mod disk;
 #[cfg(test)]
