@@ -17,6 +17,9 @@ const FILE_BYTES_MAX: u64 = 16 * 1024;
 /// Keys that were set aside, `key.pem.old-1` and on: nobody resets a device this often.
 const OLD_MAX: u32 = 999;
 
+/// What stands before the 32 bytes of an Ed25519 private key in PKCS #8 (RFC 8410 section 7).
+const PKCS8_ED25519: [u8; 16] = [0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20];
+
 /// This device's key and the id that follows from it.
 pub struct Identity {
     key: KeyPair,
@@ -54,6 +57,20 @@ impl Identity {
             sync(home).map_err(io)?;
         }
         Ok(Self::load_or_create(home)?.node_id())
+    }
+
+    /// The identity whose private key is `seed` (RFC 8032). For simulations, whose devices are the same in every run of a
+    /// seed; a real device's key comes from the system's randomness.
+    ///
+    /// # Errors
+    /// When the library refuses the key.
+    pub fn from_seed(seed: [u8; 32]) -> Result<Self, IdentityError> {
+        let mut der = PKCS8_ED25519.to_vec();
+        der.extend(seed);
+        let generate = |cause: rcgen::Error| IdentityError::Generate(cause.to_string());
+        let key = KeyPair::try_from(der.as_slice()).map_err(generate)?;
+        let node_id = NodeId::of_spki(&key.subject_public_key_info());
+        Ok(Self { key, node_id })
     }
 
     /// The device's id.
@@ -235,6 +252,15 @@ mod tests {
         assert_eq!(first.node_id(), NodeId::of_spki(&second.public_key_der()));
         assert_eq!(fs::metadata(home.path().join(FILE)).unwrap().mode() & 0o7777, 0o600);
         assert_eq!(fs::read_dir(home.path()).unwrap().count(), 1, "nothing else is left behind");
+    }
+
+    #[test]
+    fn a_seed_is_always_the_same_identity() {
+        // RFC 8032 section 7.1, test 1.
+        let seed = "9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60";
+        let seed: [u8; 32] = data_encoding::HEXLOWER.decode(seed.as_bytes()).unwrap().try_into().unwrap();
+        assert_eq!(Identity::from_seed(seed).unwrap().node_id().to_string(), KNOWN_ID);
+        assert_ne!(Identity::from_seed([1; 32]).unwrap().node_id().to_string(), KNOWN_ID);
     }
 
     #[test]

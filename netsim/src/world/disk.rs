@@ -264,6 +264,17 @@ impl Disk {
         self.lock().wear = wear;
     }
 
+    /// What it does wrong now.
+    #[must_use]
+    pub fn worn(&self) -> Wear {
+        self.lock().wear
+    }
+
+    /// Takes a [`Disk::crash_after`] back.
+    pub fn defuse(&self) {
+        self.lock().fuse = None;
+    }
+
     /// How long slow syncs took since this was asked last; the process must be held for so long.
     #[must_use]
     pub fn owed(&self) -> Duration {

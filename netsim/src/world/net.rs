@@ -221,6 +221,13 @@ impl Net {
         state.rule = rule;
     }
 
+    /// Mends all ways and takes back their own rules; what all follow stays.
+    pub fn mend_all(&self) {
+        let mut state = self.lock();
+        state.cut.clear();
+        state.ways.clear();
+    }
+
     /// How all ways behave that have no rule of their own.
     pub fn rule(&self, rule: Rule) {
         self.lock().rule = rule;

@@ -1,0 +1,68 @@
+//! What a seed reached. A swarm whose seeds never reach something proves nothing about it, and fails.
+
+use std::{collections::BTreeMap, fmt};
+
+use crate::world::fault::Kind;
+
+/// What is counted beside the faults themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Counters {
+    /// What clients asked.
+    Operations,
+    /// Another device acts.
+    LeaderChanges,
+    /// Other devices vote.
+    MembershipChanges,
+    /// A snapshot was installed in a running member.
+    Snapshots,
+    /// A store failed and was opened anew.
+    Reopened,
+    /// A disk was replaced by an empty one.
+    Wiped,
+}
+
+/// How often what happened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tally(BTreeMap<String, u64>);
+
+impl Tally {
+    /// Counts.
+    pub fn add(&mut self, what: Counters, count: u64) {
+        if count > 0 {
+            *self.0.entry(format!("{what:?}")).or_default() += count;
+        }
+    }
+
+    /// Counts a fault.
+    pub fn fault(&mut self, kind: Kind) {
+        *self.0.entry(format!("fault {kind:?}")).or_default() += 1;
+    }
+
+    /// Adds what another seed reached.
+    pub fn merge(&mut self, other: &Self) {
+        for (what, count) in &other.0 {
+            *self.0.entry(what.clone()).or_default() += count;
+        }
+    }
+
+    /// How often.
+    #[must_use]
+    pub fn of(&self, what: &str) -> u64 {
+        self.0.get(what).copied().unwrap_or(0)
+    }
+
+    /// How many faults.
+    #[must_use]
+    pub fn faults(&self) -> u64 {
+        self.0.iter().filter(|(what, _)| what.starts_with("fault ")).map(|(_, count)| count).sum()
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (what, count) in &self.0 {
+            writeln!(f, "{count:>10} {what}")?;
+        }
+        Ok(())
+    }
+}

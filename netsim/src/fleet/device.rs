@@ -1,0 +1,203 @@
+//! One simulated device: its address, key, disk and clock, which stay, and the process on it, which comes and goes. The
+//! world's parts as our own seams want them.
+
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    sync::Arc,
+};
+
+use chappie::storage::medium::Disks;
+use chappie_mesh::{
+    Identity, NodeId, Sockets,
+    runtime::{self, World},
+};
+use quinn::AsyncUdpSocket;
+use redb::StorageBackend;
+use tokio::task::AbortHandle;
+
+use crate::world::{
+    clock::Wall,
+    disk::Disk,
+    net::Net,
+    process::{Mode, Process},
+    seed::Seed,
+    trace::Trace,
+};
+
+/// Where every device listens.
+const PORT: u16 = 24274;
+
+/// A device.
+#[derive(Debug)]
+pub(super) struct Device {
+    pub(super) name: String,
+    pub(super) address: IpAddr,
+    pub(super) identity: Arc<Identity>,
+    pub(super) disk: Disk,
+    pub(super) wall: Arc<Wall>,
+    pub(super) process: Option<Arc<Process>>,
+    seed: Seed,
+    starts: u64,
+    net: Net,
+    trace: Trace,
+}
+
+impl Device {
+    /// Number `number` of a world, switched off and empty, with a clock that is up to three seconds wrong.
+    pub(super) fn new(number: u8, seed: Seed, net: &Net, trace: &Trace) -> Result<Self, String> {
+        let name = format!("n{number}");
+        let seed = seed.fork(&name);
+        let identity = Identity::from_seed(seed.fork("key").bytes()).map_err(|error| error.to_string())?;
+        let skew = i64::try_from(seed.fork("skew").rng().below(6_000)).unwrap_or(0) - 3_000;
+        Ok(Self {
+            address: IpAddr::V4(Ipv4Addr::new(10, 0, 0, number)),
+            identity: Arc::new(identity),
+            disk: Disk::new(&name, seed.fork("disk"), trace.clone()),
+            wall: Arc::new(Wall::new(skew)),
+            process: None,
+            seed,
+            starts: 0,
+            net: net.clone(),
+            trace: trace.clone(),
+            name,
+        })
+    }
+
+    pub(super) fn node(&self) -> NodeId {
+        self.identity.node_id()
+    }
+
+    pub(super) fn listens(&self) -> SocketAddr {
+        SocketAddr::new(self.address, PORT)
+    }
+
+    /// Begins a process on it. What runs there before is to be ended first.
+    pub(super) fn begin(&mut self) -> Arc<Inside> {
+        self.starts += 1;
+        let process =
+            Process::new(&self.name, self.seed.fork(&format!("start {}", self.starts)), Arc::clone(&self.wall));
+        self.process = Some(Arc::clone(&process));
+        self.tell(format_args!("starts, the {}. time", self.starts));
+        Arc::new(Inside(process))
+    }
+
+    pub(super) fn medium(&self) -> Arc<dyn Disks> {
+        Arc::new(Drive(self.disk.clone()))
+    }
+
+    pub(super) fn sockets(&self) -> Arc<dyn Sockets> {
+        Arc::new(Plug { net: self.net.clone(), address: self.address })
+    }
+
+    /// Whether a process runs on it, and is not held.
+    pub(super) fn is_running(&self) -> bool {
+        self.process.as_ref().is_some_and(|process| process.mode() == Mode::Running)
+    }
+
+    /// The power goes: processes, sockets and what was not synced.
+    pub(super) fn crash(&mut self) {
+        self.end();
+        self.disk.crash();
+    }
+
+    /// Its process is killed; the system keeps what it wrote.
+    pub(super) fn kill(&mut self) {
+        self.end();
+        self.disk.left();
+        self.tell(format_args!("killed"));
+    }
+
+    fn end(&mut self) {
+        if let Some(process) = self.process.take() {
+            process.kill();
+        }
+        self.net.switch(self.address, false);
+        self.net.unplug(self.address);
+    }
+
+    /// Its process stands still; `asleep`: the device as well, so that nothing reaches it.
+    pub(super) fn hold(&self, asleep: bool) {
+        if let Some(process) = &self.process {
+            process.hold();
+            self.net.switch(self.address, asleep);
+            self.tell(format_args!("{}", if asleep { "sleeps" } else { "stands still" }));
+        }
+    }
+
+    pub(super) fn release(&self) {
+        if let Some(process) = &self.process {
+            self.net.switch(self.address, false);
+            process.release();
+            self.tell(format_args!("goes on"));
+        }
+    }
+
+    pub(super) fn tell(&self, what: std::fmt::Arguments<'_>) {
+        self.trace.event(&self.name, what);
+    }
+}
+
+/// What a node's code sees as its outside.
+#[derive(Debug)]
+pub(super) struct Inside(Arc<Process>);
+
+impl Inside {
+    /// Runs `future` as a task of the process; ends with it.
+    pub(super) fn spawn<F>(self: &Arc<Self>, future: F) -> tokio::task::JoinHandle<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        let task = tokio::spawn(runtime::inhabit(Arc::clone(self) as Arc<dyn World>, future));
+        self.0.began(task.abort_handle());
+        task
+    }
+}
+
+impl World for Inside {
+    fn wall_ms(&self) -> u64 {
+        self.0.wall().now_ms()
+    }
+
+    fn fill(&self, bytes: &mut [u8]) {
+        self.0.fill(bytes);
+    }
+
+    fn began(&self, task: AbortHandle) {
+        self.0.began(task);
+    }
+
+    fn held(&self, waker: &std::task::Waker) -> bool {
+        self.0.held(waker)
+    }
+}
+
+#[derive(Debug)]
+struct Plug {
+    net: Net,
+    address: IpAddr,
+}
+
+impl Sockets for Plug {
+    fn bind(&self, listen: SocketAddr) -> io::Result<Arc<dyn AsyncUdpSocket>> {
+        let socket = self.net.bind(SocketAddr::new(self.address, listen.port()))?;
+        Ok(socket)
+    }
+}
+
+#[derive(Debug)]
+struct Drive(Disk);
+
+impl Disks for Drive {
+    fn open(&self, name: &str) -> io::Result<Box<dyn StorageBackend>> {
+        Ok(Box::new(self.0.open(name)?))
+    }
+
+    fn archive(&self, from: &str, to: &str) -> io::Result<()> {
+        if self.0.has(to) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        self.0.copy(from, to)
+    }
+}

@@ -1,0 +1,30 @@
+//! The real code in the world: devices that boot what `chappie up` boots, scenarios that shake them, and checkers.
+
+mod counters;
+mod device;
+mod member;
+mod options;
+mod quorum;
+
+pub use counters::{Counters, Tally};
+pub use options::{Broken, Options, Took};
+
+use crate::world::run::simulate;
+
+/// What runs on the devices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Scenario {
+    /// Consensus alone.
+    #[default]
+    Quorum,
+}
+
+/// Runs one seed.
+///
+/// # Errors
+/// In words, what was found to be wrong.
+pub fn run(scenario: Scenario, seed: u64, options: Options) -> Result<Tally, String> {
+    simulate(seed, move |seed| match scenario {
+        Scenario::Quorum => quorum::run(seed, options),
+    })
+}

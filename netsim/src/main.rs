@@ -1,0 +1,165 @@
+//! The swarm: `cargo run --release -p netsim -- --seeds N`. Runs seeds on all cores, says how many a minute, and stops at
+//! the first that fails with the command that runs it again.
+
+use std::{
+    process::ExitCode,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use netsim::{
+    fleet::{Broken, Options, Scenario, Tally, run},
+    world::trace::Keep,
+};
+
+const USAGE: &str = "usage: netsim [--seeds N] [--first S] [--jobs J] [--broken KIND]\n       netsim --seed S [--trace | --packets] [--broken KIND]\n\
+    KIND: fencing, fsync, receipt-after-dispatch, vote, ack-before-write";
+/// Between two lines of progress.
+const PROGRESS: Duration = Duration::from_secs(20);
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+struct Asked {
+    first: u64,
+    seeds: u64,
+    jobs: usize,
+    one: Option<u64>,
+    keep: Keep,
+    broken: Option<Broken>,
+}
+
+fn asked(words: impl Iterator<Item = String>) -> Result<Asked, String> {
+    let jobs = thread::available_parallelism().map_or(1, usize::from);
+    let mut asked = Asked { first: 1, seeds: 100, jobs, one: None, keep: Keep::Hash, broken: None };
+    let mut words = words;
+    while let Some(word) = words.next() {
+        let mut number = || {
+            let value = words.next().ok_or_else(|| format!("{word} needs a number"))?;
+            value.parse::<u64>().map_err(|_| format!("{word}: `{value}` is no number"))
+        };
+        match word.as_str() {
+            "--seeds" => asked.seeds = number()?,
+            "--first" => asked.first = number()?,
+            "--seed" => asked.one = Some(number()?),
+            "--jobs" => asked.jobs = usize::try_from(number()?).unwrap_or(1).max(1),
+            "--trace" => asked.keep = Keep::Events,
+            "--packets" => asked.keep = Keep::Packets,
+            "--broken" => asked.broken = Some(words.next().ok_or("--broken needs a kind")?.parse()?),
+            _ => return Err(format!("`{word}` is not known\n{USAGE}")),
+        }
+    }
+    Ok(asked)
+}
+
+fn main() -> ExitCode {
+    let asked = match asked(std::env::args().skip(1)) {
+        Ok(asked) => asked,
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::from(2);
+        }
+    };
+    match asked.one {
+        Some(seed) => one(seed, &asked),
+        None => swarm(&asked),
+    }
+}
+
+/// Runs one seed, and shows what it was asked to show.
+fn one(seed: u64, asked: &Asked) -> ExitCode {
+    let options = Options { keep: asked.keep, broken: asked.broken, ..Options::default() };
+    let outcome = run(Scenario::default(), seed, options.clone());
+    if let Some(trace) = options.took.trace() {
+        for line in trace.lines() {
+            println!("{line}");
+        }
+        let (hash, events) = trace.digest();
+        println!("seed {seed}: {events} events, trace {hash:016x}");
+    }
+    match outcome {
+        Ok(tally) => {
+            println!("{tally}seed {seed}: passed");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            println!("seed {seed}: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[derive(Default)]
+struct Progress {
+    next: AtomicU64,
+    done: AtomicU64,
+    stop: AtomicBool,
+    tally: Mutex<Tally>,
+    failures: Mutex<Vec<(u64, String)>>,
+}
+
+fn swarm(asked: &Asked) -> ExitCode {
+    let progress = Arc::new(Progress::default());
+    let begin = Instant::now();
+    let workers: Vec<_> = (0..asked.jobs)
+        .map(|_| {
+            let (progress, asked) = (Arc::clone(&progress), asked.clone());
+            thread::spawn(move || work(&progress, &asked))
+        })
+        .collect();
+    let mut told = Instant::now();
+    while workers.iter().any(|worker| !worker.is_finished()) {
+        thread::sleep(Duration::from_millis(50));
+        if told.elapsed() >= PROGRESS {
+            told = Instant::now();
+            println!("{} of {} seeds, {:.0} a minute", done(&progress), asked.seeds, rate(&progress, begin));
+        }
+    }
+    let failures = progress.failures.lock().unwrap_or_else(PoisonError::into_inner);
+    let first = failures.iter().min_by_key(|(seed, _)| *seed);
+    println!("{} seeds, {:.0} a minute", done(&progress), rate(&progress, begin));
+    match first {
+        Some((seed, error)) => {
+            let broken = asked.broken.map(|broken| format!(" --broken {broken}")).unwrap_or_default();
+            println!(
+                "seed {seed} fails: {error}\nrun it again: cargo run --release -p netsim -- --seed {seed} --trace{broken}"
+            );
+            ExitCode::FAILURE
+        }
+        None => {
+            print!("{}", progress.tally.lock().unwrap_or_else(PoisonError::into_inner));
+            ExitCode::SUCCESS
+        }
+    }
+}
+
+fn done(progress: &Progress) -> u64 {
+    progress.done.load(Ordering::SeqCst)
+}
+
+fn rate(progress: &Progress, begin: Instant) -> f64 {
+    let seconds = begin.elapsed().as_secs_f64().max(0.001);
+    f64::from(u32::try_from(done(progress)).unwrap_or(u32::MAX)) * 60.0 / seconds
+}
+
+fn work(progress: &Progress, asked: &Asked) {
+    while !progress.stop.load(Ordering::SeqCst) {
+        let number = progress.next.fetch_add(1, Ordering::SeqCst);
+        if number >= asked.seeds {
+            return;
+        }
+        let seed = asked.first + number;
+        let outcome = run(Scenario::default(), seed, Options { broken: asked.broken, ..Options::default() });
+        progress.done.fetch_add(1, Ordering::SeqCst);
+        match outcome {
+            Ok(tally) => progress.tally.lock().unwrap_or_else(PoisonError::into_inner).merge(&tally),
+            Err(error) => {
+                progress.stop.store(true, Ordering::SeqCst);
+                progress.failures.lock().unwrap_or_else(PoisonError::into_inner).push((seed, error));
+            }
+        }
+    }
+}
