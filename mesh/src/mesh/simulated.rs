@@ -169,3 +169,31 @@ fn one_seed_gives_one_run() {
     }
     assert!(traces[0] != traces[1] && traces[1] != traces[2], "a seed changes the run");
 }
+
+/// Simulated time goes on only while nobody has anything to do.
+async fn change_and_rest() {
+    let desk = start(&Net::new(1), 1, Incarnation::first([1; 16]), Outside::new(1)).await;
+    for name in ["desktop", "tabletop"] {
+        let node = desk.node;
+        desk.change_roster(|roster| {
+            roster.members.insert(node, crate::identity::Member { name: name.to_owned() });
+        });
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}
+
+#[test]
+fn a_device_whose_roster_changed_rests() {
+    let (done, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .unwrap()
+            .block_on(change_and_rest());
+        done.send(()).unwrap();
+    });
+    // Of real time: a device that turns without a rest never ends.
+    ended.recv_timeout(Duration::from_secs(60)).unwrap();
+}

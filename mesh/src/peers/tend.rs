@@ -243,13 +243,15 @@ pub(super) async fn race(
 /// Dials the places that the owner named, whoever is there, as long as somebody who is wanted is not connected.
 pub(super) async fn tend_places(core: Arc<Core>) {
     let mut connected = core.table.connected();
+    // One receiver for all turns: a new one has not seen the changes so far, and would wait for none.
+    let mut rosters = core.rosters();
     let mut failures = 0;
     while !core.stopping.is_cancelled() {
+        rosters.mark_unchanged();
         let now = Arc::clone(&connected.borrow_and_update());
         let places = core.book().places(&now);
         if places.is_empty() || !is_lonely(&core, &now) {
             failures = 0;
-            let mut rosters = core.rosters();
             tokio::select! {
                 biased;
                 changed = connected.changed() => if changed.is_err() { return },

@@ -162,7 +162,8 @@ impl Start {
 #[derive(Clone)]
 pub(super) struct Member {
     pub(super) consensus: Consensus,
-    pub(super) mesh: Mesh,
+    /// Kept: a mesh ends with its last handle.
+    _mesh: Mesh,
     pub(super) state: Arc<Mutex<Vec<u64>>>,
     restores: Arc<Mutex<u64>>,
 }
@@ -205,7 +206,7 @@ impl Member {
         // Set once, here.
         let _new = slot.set(mesh.clone());
         consensus.tend(start.roster);
-        Ok(Self { consensus, mesh, state, restores })
+        Ok(Self { consensus, _mesh: mesh, state, restores })
     }
 
     pub(super) fn standing(&self) -> watch::Receiver<Arc<Standing>> {

@@ -30,6 +30,7 @@ use crate::world::{
     disk::Wear,
     fault::{Kind, Plan},
     net::{Net, Rule},
+    process::Mode,
     seed::{PerMille, Rng, Seed},
     trace::Trace,
 };
@@ -298,6 +299,11 @@ impl Bed {
                 self.posts[at].device.tell(format_args!("stopped: {trouble}"));
                 self.tally.add(Counters::Reopened, 1);
                 self.stop(at, Duration::from_millis(300), false);
+            }
+            // The power went in the middle of a write.
+            if self.posts[at].device.process.as_ref().is_some_and(|process| process.mode() == Mode::Dead) {
+                let after = self.rng.time(100..=5_000);
+                self.stop(at, after, true);
             }
             self.owed(at);
             if self.posts[at].due.is_some_and(|due| due <= Instant::now()) {
