@@ -16,7 +16,7 @@ use netsim::{
     world::trace::Keep,
 };
 
-const USAGE: &str = "usage: netsim [--seeds N] [--first S] [--jobs J] [--broken KIND]\n       netsim --seed S [--trace | --packets] [--broken KIND]\n\
+const USAGE: &str = "usage: netsim [--seeds N] [--first S] [--jobs J] [--quorum] [--broken KIND]\n       netsim --seed S [--trace | --packets] [--quorum] [--broken KIND]\n\
     KIND: fencing, fsync, receipt-after-dispatch, vote, ack-before-write";
 /// Between two lines of progress.
 const PROGRESS: Duration = Duration::from_secs(20);
@@ -30,11 +30,13 @@ struct Asked {
     one: Option<u64>,
     keep: Keep,
     broken: Option<Broken>,
+    scenario: Scenario,
 }
 
 fn asked(words: impl Iterator<Item = String>) -> Result<Asked, String> {
     let jobs = thread::available_parallelism().map_or(1, usize::from);
-    let mut asked = Asked { first: 1, seeds: 100, jobs, one: None, keep: Keep::Hash, broken: None };
+    let mut asked =
+        Asked { first: 1, seeds: 100, jobs, one: None, keep: Keep::Hash, broken: None, scenario: Scenario::default() };
     let mut words = words;
     while let Some(word) = words.next() {
         let mut number = || {
@@ -46,6 +48,7 @@ fn asked(words: impl Iterator<Item = String>) -> Result<Asked, String> {
             "--first" => asked.first = number()?,
             "--seed" => asked.one = Some(number()?),
             "--jobs" => asked.jobs = usize::try_from(number()?).unwrap_or(1).max(1),
+            "--quorum" => asked.scenario = Scenario::Quorum,
             "--trace" => asked.keep = Keep::Events,
             "--packets" => asked.keep = Keep::Packets,
             "--broken" => asked.broken = Some(words.next().ok_or("--broken needs a kind")?.parse()?),
@@ -72,7 +75,7 @@ fn main() -> ExitCode {
 /// Runs one seed, and shows what it was asked to show.
 fn one(seed: u64, asked: &Asked) -> ExitCode {
     let options = Options { keep: asked.keep, broken: asked.broken, ..Options::default() };
-    let outcome = run(Scenario::default(), seed, options.clone());
+    let outcome = run(asked.scenario, seed, options.clone());
     if let Some(trace) = options.took.trace() {
         for line in trace.lines() {
             println!("{line}");
@@ -125,7 +128,7 @@ fn swarm(asked: &Asked) -> ExitCode {
         Some((seed, error)) => {
             let broken = asked.broken.map(|broken| format!(" --broken {broken}")).unwrap_or_default();
             println!(
-                "seed {seed} fails: {error}\nrun it again: cargo run --release -p netsim -- --seed {seed} --trace{broken}"
+                "seed {seed} fails: {error}\nrun it again: cargo run --release -p netsim -- --seed {seed} --trace{scenario}{broken}"
             );
             ExitCode::FAILURE
         }
@@ -152,7 +155,7 @@ fn work(progress: &Progress, asked: &Asked) {
             return;
         }
         let seed = asked.first + number;
-        let outcome = run(Scenario::default(), seed, Options { broken: asked.broken, ..Options::default() });
+        let outcome = run(asked.scenario, seed, Options { broken: asked.broken, ..Options::default() });
         progress.done.fetch_add(1, Ordering::SeqCst);
         match outcome {
             Ok(tally) => progress.tally.lock().unwrap_or_else(PoisonError::into_inner).merge(&tally),

@@ -19,6 +19,12 @@ pub enum Counters {
     Reopened,
     /// A disk was replaced by an empty one.
     Wiped,
+    /// Work that waited for its turn on a device that ended.
+    CrashQueued,
+    /// Work that ran there.
+    CrashRunning,
+    /// Work that had ended there, and nobody knew yet.
+    CrashDone,
 }
 
 /// How often what happened.

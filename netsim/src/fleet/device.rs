@@ -68,6 +68,11 @@ impl Device {
         self.identity.node_id()
     }
 
+    /// How often something was started on it.
+    pub(super) const fn starts(&self) -> u64 {
+        self.starts
+    }
+
     pub(super) fn listens(&self) -> SocketAddr {
         SocketAddr::new(self.address, PORT)
     }
@@ -152,6 +157,15 @@ impl Inside {
         let task = tokio::spawn(runtime::inhabit(Arc::clone(self) as Arc<dyn World>, future));
         self.0.began(task.abort_handle());
         task
+    }
+}
+
+impl Inside {
+    /// Drops what a process had, inside it: what a destructor does is the process's doing, and a dead one does nothing.
+    pub(super) fn bury<T: Send + 'static>(self: &Arc<Self>, had: T) {
+        drop(runtime::inhabit(Arc::clone(self) as Arc<dyn World>, async move {
+            drop(had);
+        }));
     }
 }
 

@@ -23,7 +23,7 @@ use chappie_mesh::{
 use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 
-use super::device::Device;
+use super::{bed::Runs, device::Device};
 
 /// What all members together have carried out: the one order that every one of them must follow.
 #[derive(Clone, Debug, Default)]
@@ -209,10 +209,6 @@ impl Member {
         Ok(Self { consensus, _mesh: mesh, state, restores })
     }
 
-    pub(super) fn standing(&self) -> watch::Receiver<Arc<Standing>> {
-        self.consensus.standing()
-    }
-
     /// How many snapshots its machine was given.
     pub(super) fn restores(&self) -> u64 {
         *self.restores.lock().unwrap_or_else(PoisonError::into_inner)
@@ -220,6 +216,12 @@ impl Member {
 
     pub(super) fn commands(&self) -> Vec<u64> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Runs for Member {
+    fn standing(&self) -> watch::Receiver<Arc<Standing>> {
+        self.consensus.standing()
     }
 }
 

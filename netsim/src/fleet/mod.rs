@@ -1,5 +1,6 @@
 //! The real code in the world: devices that boot what `chappie up` boots, scenarios that shake them, and checkers.
 
+mod bed;
 mod counters;
 mod device;
 mod member;
@@ -24,7 +25,7 @@ pub enum Scenario {
 /// # Errors
 /// In words, what was found to be wrong.
 pub fn run(scenario: Scenario, seed: u64, options: Options) -> Result<Tally, String> {
-    simulate(seed, move |seed| match scenario {
-        Scenario::Quorum => quorum::run(seed, options),
-    })
+    match scenario {
+        Scenario::Quorum => simulate(seed, move |seed| quorum::run(seed, options)),
+    }
 }

@@ -3,7 +3,7 @@
 //! commands for all. At the end, after the faults: a command is taken, every acknowledged one is there, all have the same.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -12,8 +12,8 @@ use std::{
 };
 
 use chappie_mesh::{
-    Member as Listed, MeshId, NodeId, Remembered, Roster,
-    consensus::{Epoch, Group, Standing},
+    Member as Listed, MeshId, Remembered, Roster,
+    consensus::{Epoch, Group},
 };
 use tokio::{
     sync::watch,
@@ -21,17 +21,14 @@ use tokio::{
 };
 
 use super::{
+    bed::{Bed, LOOK, Post, Runs},
     counters::{Counters, Tally},
-    device::Device,
     member::{Member, Start, Truth},
     options::Options,
 };
 use crate::world::{
-    disk::Wear,
     fault::{Kind, Plan},
-    net::{Net, Rule},
-    process::Mode,
-    seed::{PerMille, Rng, Seed},
+    seed::{Rng, Seed},
     trace::Trace,
 };
 
@@ -43,8 +40,6 @@ const HEALED_WITHIN: Duration = Duration::from_secs(40);
 const CLIENTS: u64 = 4;
 /// How long a client waits for its command; the engine gives up after 5 s.
 const PATIENCE: Duration = Duration::from_secs(8);
-/// Between two looks at everything.
-const LOOK: Duration = Duration::from_millis(20);
 
 /// The faults of this scenario.
 const KINDS: [Kind; 16] = [
@@ -66,31 +61,13 @@ const KINDS: [Kind; 16] = [
     Kind::Move,
 ];
 
-/// A device and the member on it.
-struct Post {
-    device: Device,
-    member: Option<Member>,
-    /// Being started.
-    starting: Option<tokio::task::JoinHandle<Result<Member, String>>>,
-    /// When it is to be started, or goes on.
-    due: Option<Instant>,
-    released: Instant,
-    restores: u64,
-}
-
-struct Bed {
-    net: Net,
-    trace: Trace,
-    rng: Rng,
+struct Table {
+    bed: Bed<Member>,
     group: Group,
-    posts: Vec<Post>,
     founder: usize,
     roster: watch::Sender<Arc<Roster>>,
     truth: Truth,
-    tally: Tally,
-    terms: BTreeMap<u64, NodeId>,
-    led: Option<NodeId>,
-    voters: BTreeSet<NodeId>,
+    restores: Vec<u64>,
 }
 
 /// Who can be proposed to, for the clients.
@@ -113,8 +90,7 @@ pub(super) async fn run(seed: Seed, options: Options) -> Result<Tally, String> {
 }
 
 async fn run_in(seed: Seed, options: &Options, trace: &Trace) -> Result<Tally, String> {
-    let mut bed = Bed::new(seed, trace)?;
-    bed.wear(options);
+    let mut table = Table::new(seed, options.lies(), trace)?;
     let offices = Offices::default();
     let ledger = Arc::new(Ledger::default());
     let clients: Vec<_> = (0..CLIENTS)
@@ -123,90 +99,62 @@ async fn run_in(seed: Seed, options: &Options, trace: &Trace) -> Result<Tally, S
             tokio::spawn(propose(client, rng, Arc::clone(&offices), Arc::clone(&ledger), trace.clone()))
         })
         .collect();
-    bed.begin()?;
+    for at in 0..table.bed.posts.len() {
+        if table.listed(at) {
+            table.start(at);
+        }
+    }
     let mut plan = Plan::draw(seed.fork("faults"), &KINDS);
     trace.event("world", format_args!("faults: {:?}", plan.kinds()));
     let end = Instant::now() + TROUBLED;
     let mut next = plan.draw_next();
     let mut at = Instant::now() + Duration::from_secs(2);
     while Instant::now() < end {
-        bed.look(&offices).await?;
+        table.look(&offices).await?;
         if Instant::now() >= at
             && let Some((wait, kind)) = next
         {
-            bed.strike(kind);
+            table.strike(kind);
             at = Instant::now() + wait;
             next = plan.draw_next();
         }
         sleep(LOOK).await;
     }
-    bed.calm();
-    bed.heal(&offices, &ledger).await?;
+    let listed: Vec<bool> = (0..table.bed.posts.len()).map(|at| table.listed(at)).collect();
+    table.bed.calm(|at, _| listed[at]);
+    table.heal(&offices, &ledger).await?;
     ledger.stop.store(true, Ordering::SeqCst);
     for client in clients {
         let _ = client.await;
     }
-    bed.settle(&offices, &ledger).await?;
-    bed.tally.add(Counters::Operations, ledger.asked.load(Ordering::SeqCst));
-    Ok(bed.tally)
+    table.settle(&offices, &ledger).await?;
+    table.bed.tally.add(Counters::Operations, ledger.asked.load(Ordering::SeqCst));
+    Ok(table.bed.tally)
 }
 
-impl Bed {
-    fn new(seed: Seed, trace: &Trace) -> Result<Self, String> {
-        let net = Net::new(seed.fork("net"), Rule::CALM, trace.clone());
-        let mut rng = seed.fork("bed").rng();
-        let count = u8::try_from(rng.within(3..=5)).unwrap_or(3);
-        let mut posts = Vec::new();
-        for number in 1..=count {
-            let device = Device::new(number, seed, &net, trace)?;
-            let (member, starting, due) = (None, None, None);
-            posts.push(Post { device, member, starting, due, released: Instant::now(), restores: 0 });
-        }
+impl Table {
+    fn new(seed: Seed, lies: bool, trace: &Trace) -> Result<Self, String> {
+        let count = u8::try_from(seed.fork("count").rng().within(3..=5)).unwrap_or(3);
+        let bed = Bed::new(seed, count, lies, trace)?;
         let mesh = MeshId::from([7; 16]);
         let group = Group { mesh, epoch: Epoch { count: 1, id: [1; 16] } };
         // The last device of four or five joins later.
-        let first = posts.iter().take(if count > 3 { usize::from(count) - 1 } else { 3 });
+        let first = bed.posts.iter().take(if count > 3 { usize::from(count) - 1 } else { 3 });
         let members = first.map(|post| (post.device.node(), Listed { name: post.device.name.clone() })).collect();
-        let broker = posts.first().map(|post| post.device.node()).ok_or("no devices")?;
+        let broker = bed.posts.first().map(|post| post.device.node()).ok_or("no devices")?;
         let (removed, voters) = (BTreeSet::new(), BTreeSet::new());
         let roster = Roster { mesh, epoch: 1, version: 1, broker, members, removed, voters, epoch_id: [1; 16] };
-        Ok(Self {
-            net,
-            trace: trace.clone(),
-            rng,
-            group,
-            posts,
-            founder: 0,
-            roster: watch::Sender::new(Arc::new(roster)),
-            truth: Truth::default(),
-            tally: Tally::default(),
-            terms: BTreeMap::new(),
-            led: None,
-            voters: BTreeSet::new(),
-        })
-    }
-
-    fn wear(&self, options: &Options) {
-        for post in &self.posts {
-            post.device.disk.wear(Wear { lies: options.lies(), ..Wear::default() });
-        }
-    }
-
-    fn begin(&mut self) -> Result<(), String> {
-        for at in 0..self.posts.len() {
-            if self.listed(at) {
-                self.start(at);
-            }
-        }
-        Ok(())
+        let restores = vec![0; usize::from(count)];
+        let roster = watch::Sender::new(Arc::new(roster));
+        Ok(Self { bed, group, founder: 0, roster, truth: Truth::default(), restores })
     }
 
     fn listed(&self, at: usize) -> bool {
-        self.roster.borrow().members.contains_key(&self.posts[at].device.node())
+        self.roster.borrow().members.contains_key(&self.bed.posts[at].device.node())
     }
 
     fn start(&mut self, at: usize) {
-        let others = self.posts.iter().enumerate().filter(|(other, _)| *other != at);
+        let others = self.bed.posts.iter().enumerate().filter(|(other, _)| *other != at);
         let others = others
             .map(|(_, post)| {
                 let remembered = Remembered { addresses: vec![post.device.listens()], incarnation: None };
@@ -214,28 +162,16 @@ impl Bed {
             })
             .collect();
         let founds = at == self.founder;
-        let post = &mut self.posts[at];
-        let inside = post.device.begin();
-        let start = Start::of(&post.device, others, self.group, founds, self.roster.subscribe(), self.truth.clone());
-        post.starting = Some(inside.spawn(Member::start(start)));
-        post.due = None;
         if founds {
             // Once: a founder whose disk is replaced is not to found a second group.
             self.founder = usize::MAX;
         }
-    }
-
-    /// Ends what runs on a device; it is started again `after` that.
-    fn stop(&mut self, at: usize, after: Duration, power: bool) {
-        let post = &mut self.posts[at];
-        if power {
-            post.device.crash();
-        } else {
-            post.device.kill();
-        }
-        post.member = None;
-        post.starting = None;
-        post.due = Some(Instant::now() + after);
+        let device = &mut self.bed.posts[at].device;
+        let inside = device.begin();
+        let start = Start::of(device, others, self.group, founds, self.roster.subscribe(), self.truth.clone());
+        let task = inside.spawn(Member::start(start));
+        self.restores[at] = 0;
+        self.bed.started(at, inside, task);
     }
 
     /// One look at everything: what is wrong, who is due, who can be asked.
@@ -243,204 +179,56 @@ impl Bed {
         if let Some(wrong) = self.truth.wrong() {
             return Err(wrong);
         }
-        self.tend().await;
-        let mut acting = Vec::new();
-        let mut open = Vec::new();
-        for post in &mut self.posts {
-            let Some(member) = &post.member else { continue };
+        for at in self.bed.tend().await {
+            self.start(at);
+        }
+        for at in 0..self.bed.posts.len() {
+            let Some(member) = self.bed.posts[at].runs.clone() else { continue };
             let standing = Arc::clone(&member.standing().borrow());
+            if let Some(trouble) = standing.trouble.clone().filter(|_| self.bed.posts[at].device.is_running()) {
+                // The council of a real node opens the store anew; here its process begins again.
+                self.bed.posts[at].device.tell(format_args!("stopped: {trouble}"));
+                self.bed.tally.add(Counters::Reopened, 1);
+                self.bed.stop(at, Duration::from_millis(300), false);
+                continue;
+            }
+            // The first is the start's own.
             let restores = member.restores();
-            if restores > post.restores && standing.applied > 0 {
-                self.tally.add(Counters::Snapshots, restores - post.restores);
-            }
-            post.restores = restores;
-            let awake = post.device.is_running() && post.released.elapsed() > LOOK;
-            if let Some(office) = standing.office.filter(|_| awake) {
-                acting.push((office.term, post.device.node(), post.device.name.clone()));
-                open.push(member.clone());
-            }
-            note(&mut self.tally, &mut self.led, &mut self.voters, &standing);
+            self.bed.tally.add(Counters::Snapshots, restores.saturating_sub(self.restores[at].max(1)));
+            self.restores[at] = restores;
         }
+        let acting = self.bed.offices()?;
+        let open = acting.iter().filter_map(|(at, _)| self.bed.posts[*at].runs.clone()).collect();
         *offices.lock().unwrap_or_else(PoisonError::into_inner) = open;
-        if acting.len() > 1 {
-            return Err(format!("two act at one time: {acting:?}"));
-        }
-        for (term, node, name) in acting {
-            let first = *self.terms.entry(term).or_insert(node);
-            if first != node {
-                return Err(format!("{name} acts in term {term}, in which another acted"));
-            }
-        }
         Ok(())
     }
 
-    /// Starts who is due, takes in who has started, and gives up who failed.
-    async fn tend(&mut self) {
-        for at in 0..self.posts.len() {
-            if let Some(task) = self.posts[at].starting.as_mut().filter(|task| task.is_finished()) {
-                let started = task.await;
-                self.posts[at].starting = None;
-                match started {
-                    Ok(Ok(member)) => {
-                        self.posts[at].restores = member.restores();
-                        self.posts[at].member = Some(member);
-                    }
-                    Ok(Err(error)) => {
-                        self.posts[at].device.tell(format_args!("did not start: {error}"));
-                        self.stop(at, Duration::from_millis(700), false);
-                    }
-                    // Its device lost its power meanwhile.
-                    Err(_) => {}
-                }
-            }
-            let trouble = self.posts[at].member.as_ref().and_then(|member| member.standing().borrow().trouble.clone());
-            if let Some(trouble) = trouble.filter(|_| self.posts[at].device.is_running()) {
-                // The council of a real node opens the store anew; here its process begins again.
-                self.posts[at].device.tell(format_args!("stopped: {trouble}"));
-                self.tally.add(Counters::Reopened, 1);
-                self.stop(at, Duration::from_millis(300), false);
-            }
-            // The power went in the middle of a write.
-            if self.posts[at].device.process.as_ref().is_some_and(|process| process.mode() == Mode::Dead) {
-                let after = self.rng.time(100..=5_000);
-                self.stop(at, after, true);
-            }
-            self.owed(at);
-            if self.posts[at].due.is_some_and(|due| due <= Instant::now()) {
-                self.posts[at].due = None;
-                if self.posts[at].device.process.is_none() {
-                    self.start(at);
-                } else {
-                    self.posts[at].device.release();
-                    self.posts[at].released = Instant::now();
-                }
-            }
-        }
-    }
-
-    /// A slow sync holds the process.
-    fn owed(&mut self, at: usize) {
-        let post = &mut self.posts[at];
-        let owed = post.device.disk.owed();
-        if !owed.is_zero() && post.device.is_running() && post.due.is_none() {
-            post.device.hold(false);
-            post.due = Some(Instant::now() + owed);
-        }
-    }
-
-    fn some(&mut self, fits: impl Fn(&Post) -> bool) -> Option<usize> {
-        let fitting: Vec<usize> = (0..self.posts.len()).filter(|at| fits(&self.posts[*at])).collect();
-        self.rng.pick(&fitting).copied()
-    }
-
     fn strike(&mut self, kind: Kind) {
-        self.trace.event("world", format_args!("fault: {kind}"));
-        let up = |post: &Post| post.device.is_running() && post.member.is_some() && post.due.is_none();
-        let Some(at) = self.some(up) else { return };
-        let after = self.rng.time(100..=5_000);
-        self.tally.fault(kind);
+        self.bed.trace.event("world", format_args!("fault: {kind}"));
+        let Some(at) = self.bed.some(Post::is_up) else { return };
         match kind {
-            Kind::Crash if self.rng.hits(PerMille(500)) => self.stop(at, after, true),
-            Kind::Crash => {
-                // In the middle of what it writes next.
-                let steps = self.rng.within(0..=12);
-                let post = &mut self.posts[at];
-                let (process, net, address) = (post.device.process.clone(), self.net.clone(), post.device.address);
-                post.device.disk.crash_after(steps, move || {
-                    if let Some(process) = &process {
-                        process.kill();
-                    }
-                    net.unplug(address);
-                });
-            }
-            Kind::Kill | Kind::Restart => self.stop(at, after, false),
-            Kind::Pause | Kind::Suspend => {
-                self.posts[at].device.hold(kind == Kind::Suspend);
-                self.posts[at].due = Some(Instant::now() + after);
-            }
-            Kind::Partition | Kind::OneWay => self.part(at, kind == Kind::OneWay),
-            Kind::BadNetwork => self.bad_network(),
-            Kind::LostSync | Kind::SlowSync | Kind::DiskFull => self.wear_out(at, kind),
-            Kind::ClockJump => {
-                let by = i64::try_from(self.rng.below(7_200_000)).unwrap_or(0) - 3_600_000;
-                self.posts[at].device.wall.jump(by);
-            }
-            Kind::ClockDrift => {
-                let ppm = i32::try_from(self.rng.below(2_000)).unwrap_or(0) - 1_000;
-                self.posts[at].device.wall.drift(ppm);
+            Kind::Restart => {
+                self.bed.tally.fault(kind);
+                let after = self.bed.rng.time(100..=2_000);
+                self.bed.stop(at, after, false);
             }
             Kind::Wipe => self.wipe(),
             Kind::Join => self.join(),
             Kind::Move => {
-                if let Some(member) = &self.posts[at].member {
+                self.bed.tally.fault(kind);
+                if let (Some(member), Some(inside)) = (&self.bed.posts[at].runs, &self.bed.posts[at].inside) {
                     let consensus = member.consensus.clone();
-                    tokio::spawn(async move { consensus.hand_over(None).await });
+                    inside.spawn(async move { consensus.hand_over(None).await });
                 }
             }
-            Kind::Restore | Kind::Clone | Kind::Forget | Kind::Recover => {}
+            kind => self.bed.strike(kind, at),
         }
-    }
-
-    fn part(&mut self, at: usize, one_way: bool) {
-        let own = self.posts[at].device.address;
-        let others: Vec<_> = self.posts.iter().map(|post| post.device.address).filter(|ip| *ip != own).collect();
-        let all = self.rng.hits(PerMille(500));
-        let chosen: Vec<_> = if all { others } else { self.rng.pick(&others).copied().into_iter().collect() };
-        let outward = self.rng.hits(PerMille(500));
-        for other in chosen {
-            if outward || !one_way {
-                self.net.cut(own, other);
-            }
-            if !outward || !one_way {
-                self.net.cut(other, own);
-            }
-        }
-        let after = self.rng.time(500..=6_000);
-        let (net, trace) = (self.net.clone(), self.trace.clone());
-        tokio::spawn(async move {
-            sleep(after).await;
-            trace.event("world", format_args!("mended"));
-            net.mend_all();
-        });
-    }
-
-    fn bad_network(&mut self) {
-        let rng = &mut self.rng;
-        let rule = Rule {
-            loss: PerMille(u16::try_from(rng.below(200)).unwrap_or(0)),
-            twice: PerMille(u16::try_from(rng.below(100)).unwrap_or(0)),
-            latency: rng.time(1..=30),
-            jitter: rng.time(0..=40),
-            ..Rule::CALM
-        };
-        self.net.rule(rule);
-        let (net, after) = (self.net.clone(), rng.time(1_000..=8_000));
-        tokio::spawn(async move {
-            sleep(after).await;
-            net.rule(Rule::CALM);
-        });
-    }
-
-    fn wear_out(&mut self, at: usize, kind: Kind) {
-        let disk = self.posts[at].device.disk.clone();
-        let usual = disk.worn();
-        let size = disk.size();
-        disk.wear(match kind {
-            Kind::LostSync => Wear { lost_syncs: PerMille(200), ..usual },
-            Kind::SlowSync => Wear { slow_syncs: PerMille(100), slow_ms: 400, ..usual },
-            _ => Wear { room: Some(size), ..usual },
-        });
-        let after = self.rng.time(500..=4_000);
-        tokio::spawn(async move {
-            sleep(after).await;
-            disk.wear(Wear { lies: usual.lies, ..Wear::default() });
-        });
     }
 
     /// Replaces a disk, when all others have everything: it is the one loss that a group of three can stand.
     fn wipe(&mut self) {
-        let Some(leader) = self.posts.iter().find_map(|post| {
-            let standing = Arc::clone(&post.member.as_ref()?.standing().borrow());
+        let Some(leader) = self.bed.posts.iter().find_map(|post| {
+            let standing = Arc::clone(&post.runs.as_ref()?.standing().borrow());
             (standing.office.is_some() && post.device.is_running()).then_some(standing)
         }) else {
             return;
@@ -449,46 +237,33 @@ impl Bed {
         let whole = leader.voters.len() >= 3
             && leader.voters.len() + leader.learners.len() == count
             && leader.followers.values().all(|follower| follower.lag == 0)
-            && (0..self.posts.len()).filter(|at| self.listed(*at)).all(|at| {
-                let post = &self.posts[at];
+            && (0..self.bed.posts.len()).filter(|at| self.listed(*at)).all(|at| {
+                let post = &self.bed.posts[at];
                 post.device.is_running()
-                    && post.member.as_ref().is_some_and(|member| member.standing().borrow().applied >= leader.applied)
+                    && post.runs.as_ref().is_some_and(|member| member.standing().borrow().applied >= leader.applied)
             });
         if !whole {
             return;
         }
-        let Some(at) = self.some(|post| post.member.is_some()) else { return };
-        self.stop(at, Duration::from_millis(500), true);
-        self.posts[at].device.disk.wipe();
-        self.posts[at].device.tell(format_args!("has an empty disk"));
-        self.tally.add(Counters::Wiped, 1);
+        let Some(at) = self.bed.some(|post| post.runs.is_some()) else { return };
+        self.bed.stop(at, Duration::from_millis(500), true);
+        self.bed.posts[at].device.disk.wipe();
+        self.bed.posts[at].device.tell(format_args!("has an empty disk"));
+        self.bed.tally.fault(Kind::Wipe);
+        self.bed.tally.add(Counters::Wiped, 1);
     }
 
     fn join(&mut self) {
-        let Some(at) = (0..self.posts.len()).find(|at| !self.listed(*at)) else { return };
-        let (node, name) = (self.posts[at].device.node(), self.posts[at].device.name.clone());
+        let Some(at) = (0..self.bed.posts.len()).find(|at| !self.listed(*at)) else { return };
+        let (node, name) = (self.bed.posts[at].device.node(), self.bed.posts[at].device.name.clone());
         self.roster.send_modify(|roster| {
             let mut new = Roster::clone(roster);
             new.members.insert(node, Listed { name });
             new.version += 1;
             *roster = Arc::new(new);
         });
+        self.bed.tally.fault(Kind::Join);
         self.start(at);
-    }
-
-    /// No more faults; everybody runs.
-    fn calm(&mut self) {
-        self.trace.event("world", format_args!("calm"));
-        self.net.calm(Rule::CALM);
-        for at in 0..self.posts.len() {
-            let post = &mut self.posts[at];
-            let usual = Wear { lies: post.device.disk.worn().lies, ..Wear::default() };
-            post.device.disk.wear(usual);
-            post.device.disk.defuse();
-            if self.listed(at) {
-                self.posts[at].due.get_or_insert_with(Instant::now);
-            }
-        }
     }
 
     /// Waits until a command is taken again.
@@ -502,7 +277,11 @@ impl Bed {
             }
             sleep(LOOK).await;
         }
-        Err(format!("no command was taken in {} s after the last fault: {}", HEALED_WITHIN.as_secs(), self.picture()))
+        Err(format!(
+            "no command was taken in {} s after the last fault: {}",
+            HEALED_WITHIN.as_secs(),
+            self.bed.picture()
+        ))
     }
 
     /// Waits until all have the same, and looks for what was acknowledged.
@@ -510,16 +289,16 @@ impl Bed {
         let begin = Instant::now();
         loop {
             self.look(offices).await?;
-            let states: Vec<Option<Vec<u64>>> = (0..self.posts.len())
+            let states: Vec<Option<Vec<u64>>> = (0..self.bed.posts.len())
                 .filter(|at| self.listed(*at))
-                .map(|at| self.posts[at].member.as_ref().map(Member::commands))
+                .map(|at| self.bed.posts[at].runs.as_ref().map(Member::commands))
                 .collect();
             let whole = states.iter().all(|state| state.as_ref().is_some_and(|state| state.len() == self.truth.len()));
             if whole {
                 break;
             }
             if begin.elapsed() > HEALED_WITHIN {
-                return Err(format!("not all have everything: {}", self.picture()));
+                return Err(format!("not all have everything: {}", self.bed.picture()));
             }
             sleep(LOOK).await;
         }
@@ -528,29 +307,6 @@ impl Bed {
             Some(lost) => Err(format!("{lost:x} was acknowledged and is gone")),
             None => Ok(()),
         }
-    }
-
-    fn picture(&self) -> String {
-        let each = self.posts.iter().map(|post| {
-            let standing = post.member.as_ref().map(|member| Arc::clone(&member.standing().borrow()));
-            let mode = post.device.process.as_ref().map(|process| process.mode());
-            format!("\n  {} {mode:?} {standing:?}", post.device.name)
-        });
-        each.collect()
-    }
-}
-
-fn note(tally: &mut Tally, led: &mut Option<NodeId>, voters: &mut BTreeSet<NodeId>, standing: &Standing) {
-    if standing.office.is_none() {
-        return;
-    }
-    if *led != standing.leader {
-        tally.add(Counters::LeaderChanges, u64::from(led.is_some()));
-        *led = standing.leader;
-    }
-    if *voters != standing.voters {
-        tally.add(Counters::MembershipChanges, u64::from(!voters.is_empty()));
-        voters.clone_from(&standing.voters);
     }
 }
 
