@@ -127,6 +127,7 @@ fn swarm(asked: &Asked) -> ExitCode {
     match first {
         Some((seed, error)) => {
             let broken = asked.broken.map(|broken| format!(" --broken {broken}")).unwrap_or_default();
+            let scenario = if asked.scenario == Scenario::Quorum { " --quorum" } else { "" };
             println!(
                 "seed {seed} fails: {error}\nrun it again: cargo run --release -p netsim -- --seed {seed} --trace{scenario}{broken}"
             );

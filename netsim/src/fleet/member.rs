@@ -162,8 +162,8 @@ impl Start {
 #[derive(Clone)]
 pub(super) struct Member {
     pub(super) consensus: Consensus,
-    /// Kept: a mesh ends with its last handle.
-    _mesh: Mesh,
+    /// A mesh ends with its last handle.
+    pub(super) mesh: Mesh,
     pub(super) state: Arc<Mutex<Vec<u64>>>,
     restores: Arc<Mutex<u64>>,
 }
@@ -206,7 +206,7 @@ impl Member {
         // Set once, here.
         let _new = slot.set(mesh.clone());
         consensus.tend(start.roster);
-        Ok(Self { consensus, _mesh: mesh, state, restores })
+        Ok(Self { consensus, mesh, state, restores })
     }
 
     /// How many snapshots its machine was given.

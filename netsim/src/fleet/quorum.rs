@@ -262,6 +262,14 @@ impl Table {
             new.version += 1;
             *roster = Arc::new(new);
         });
+        // A real node tells the others where the new one is.
+        let place = vec![(node, vec![self.bed.posts[at].device.listens()])];
+        for post in &self.bed.posts {
+            if let (Some(member), Some(inside)) = (&post.runs, &post.inside) {
+                let (mesh, place) = (member.mesh.clone(), place.clone());
+                inside.spawn(async move { mesh.learn(place) });
+            }
+        }
         self.bed.tally.fault(Kind::Join);
         self.start(at);
     }
