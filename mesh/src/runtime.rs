@@ -31,6 +31,14 @@ pub trait World: fmt::Debug + Send + Sync + 'static {
     fn held(&self, _waker: &Waker) -> bool {
         false
     }
+    /// Whether the simulation wants this mistake to be made, to see that it is found.
+    #[cfg(feature = "broken")]
+    fn is_broken(&self, _what: &str) -> bool {
+        false
+    }
+    /// What the node obeys: an epoch and a term, for the simulation's checks.
+    #[cfg(feature = "broken")]
+    fn obeys(&self, _epoch: u64, _term: u64) {}
 }
 
 thread_local! {
@@ -171,6 +179,29 @@ pub fn wall_ms() -> u64 {
     #[expect(clippy::disallowed_methods, reason = "this is the seam that the rule points to")]
     let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Whether the simulation wants this mistake to be made here. Never in a build without the feature `broken`, which nothing
+/// that is shipped has.
+#[must_use]
+pub fn is_broken(what: &str) -> bool {
+    #[cfg(feature = "broken")]
+    return world().is_some_and(|world| world.is_broken(what));
+    #[cfg(not(feature = "broken"))]
+    {
+        let _ = what;
+        false
+    }
+}
+
+/// Shows a simulation which epoch and term are obeyed here. Nothing in a build without the feature `broken`.
+pub fn obeys(epoch: u64, term: u64) {
+    #[cfg(feature = "broken")]
+    if let Some(world) = world() {
+        world.obeys(epoch, term);
+    }
+    #[cfg(not(feature = "broken"))]
+    let _ = (epoch, term);
 }
 
 /// Random bytes from the system.

@@ -181,6 +181,9 @@ impl RaftLogStorage<Types> for Log {
 
     async fn save_vote(&mut self, vote: &Vote) -> Result<(), io::Error> {
         self.cache().vote = Some(*vote);
+        if crate::runtime::is_broken("vote") {
+            return Ok(());
+        }
         self.writer.written(vec![Write::Vote(kept(vote).map_err(io::Error::other)?)]).await
     }
 

@@ -17,6 +17,7 @@ use tokio::{
 use super::{
     counters::{Counters, Tally},
     device::{Device, Inside},
+    options::Options,
 };
 use crate::world::{
     disk::Wear,
@@ -73,11 +74,12 @@ pub(super) struct Bed<M> {
 }
 
 impl<M: Runs> Bed<M> {
-    pub(super) fn new(seed: Seed, count: u8, lies: bool, trace: &Trace) -> Result<Self, String> {
+    pub(super) fn new(seed: Seed, count: u8, options: &Options, trace: &Trace) -> Result<Self, String> {
+        let lies = options.lies();
         let net = Net::new(seed.fork("net"), Rule::CALM, trace.clone());
         let mut posts = Vec::new();
         for number in 1..=count {
-            let device = Device::new(number, seed, &net, trace)?;
+            let device = Device::new(number, seed, &net, trace, options.broken)?;
             device.disk.wear(Wear { lies, ..Wear::default() });
             let (runs, inside, starting, due) = (None, None, None, None);
             posts.push(Post { device, runs, inside, starting, due, released: Instant::now() });
@@ -167,6 +169,9 @@ impl<M: Runs> Bed<M> {
 
     /// Safety at this moment: one acts in an epoch, and one ever acted in a term. Gives who acts.
     pub(super) fn offices(&mut self) -> Result<Vec<(usize, Arc<Standing>)>, String> {
+        if let Some(wrong) = self.posts.iter().find_map(|post| post.device.obeyed().wrong()) {
+            return Err(wrong);
+        }
         let mut acting: Vec<(usize, Arc<Standing>)> = Vec::new();
         for (at, post) in self.posts.iter().enumerate() {
             let Some(runs) = &post.runs else { continue };

@@ -4,7 +4,7 @@
 use std::{
     io,
     net::{IpAddr, Ipv4Addr, SocketAddr},
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use chappie::storage::medium::Disks;
@@ -16,6 +16,7 @@ use quinn::AsyncUdpSocket;
 use redb::StorageBackend;
 use tokio::task::AbortHandle;
 
+use super::options::Broken;
 use crate::world::{
     clock::Wall,
     disk::Disk,
@@ -41,11 +42,44 @@ pub(super) struct Device {
     starts: u64,
     net: Net,
     trace: Trace,
+    broken: Option<Broken>,
+    obeyed: Obeyed,
+}
+
+/// The highest epoch and term that a device obeyed, over its starts; and when it obeyed a lower one, which.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Obeyed(Arc<Mutex<([u64; 2], Option<String>)>>);
+
+impl Obeyed {
+    /// What was wrong.
+    pub(super) fn wrong(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).1.clone()
+    }
+
+    /// The device belongs to another mesh now, or begins with an empty disk.
+    pub(super) fn forget(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).0 = [0, 0];
+    }
+
+    fn note(&self, name: &str, now: [u64; 2]) {
+        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if now < held.0 {
+            let wrong = format!("{name} obeys epoch and term {now:?} after {:?}", held.0);
+            held.1.get_or_insert(wrong);
+        }
+        held.0 = held.0.max(now);
+    }
 }
 
 impl Device {
     /// Number `number` of a world, switched off and empty, with a clock that is up to three seconds wrong.
-    pub(super) fn new(number: u8, seed: Seed, net: &Net, trace: &Trace) -> Result<Self, String> {
+    pub(super) fn new(
+        number: u8,
+        seed: Seed,
+        net: &Net,
+        trace: &Trace,
+        broken: Option<Broken>,
+    ) -> Result<Self, String> {
         let name = format!("n{number}");
         let seed = seed.fork(&name);
         let identity = Identity::from_seed(seed.fork("key").bytes()).map_err(|error| error.to_string())?;
@@ -60,12 +94,18 @@ impl Device {
             starts: 0,
             net: net.clone(),
             trace: trace.clone(),
+            broken,
+            obeyed: Obeyed::default(),
             name,
         })
     }
 
     pub(super) fn node(&self) -> NodeId {
         self.identity.node_id()
+    }
+
+    pub(super) const fn obeyed(&self) -> &Obeyed {
+        &self.obeyed
     }
 
     /// How often something was started on it.
@@ -84,7 +124,7 @@ impl Device {
             Process::new(&self.name, self.seed.fork(&format!("start {}", self.starts)), Arc::clone(&self.wall));
         self.process = Some(Arc::clone(&process));
         self.tell(format_args!("starts, the {}. time", self.starts));
-        Arc::new(Inside(process))
+        Arc::new(Inside { process, broken: self.broken, obeyed: self.obeyed.clone() })
     }
 
     pub(super) fn medium(&self) -> Arc<dyn Disks> {
@@ -145,7 +185,11 @@ impl Device {
 
 /// What a node's code sees as its outside.
 #[derive(Debug)]
-pub(super) struct Inside(Arc<Process>);
+pub(super) struct Inside {
+    process: Arc<Process>,
+    broken: Option<Broken>,
+    obeyed: Obeyed,
+}
 
 impl Inside {
     /// Runs `future` as a task of the process; ends with it.
@@ -155,7 +199,7 @@ impl Inside {
         F::Output: Send + 'static,
     {
         let task = tokio::spawn(runtime::inhabit(Arc::clone(self) as Arc<dyn World>, future));
-        self.0.began(task.abort_handle());
+        self.process.began(task.abort_handle());
         task
     }
 }
@@ -171,19 +215,27 @@ impl Inside {
 
 impl World for Inside {
     fn wall_ms(&self) -> u64 {
-        self.0.wall().now_ms()
+        self.process.wall().now_ms()
     }
 
     fn fill(&self, bytes: &mut [u8]) {
-        self.0.fill(bytes);
+        self.process.fill(bytes);
     }
 
     fn began(&self, task: AbortHandle) {
-        self.0.began(task);
+        self.process.began(task);
     }
 
     fn held(&self, waker: &std::task::Waker) -> bool {
-        self.0.held(waker)
+        self.process.held(waker)
+    }
+
+    fn is_broken(&self, what: &str) -> bool {
+        self.broken.is_some_and(|broken| broken.to_string() == what)
+    }
+
+    fn obeys(&self, epoch: u64, term: u64) {
+        self.obeyed.note(self.process.name(), [epoch, term]);
     }
 }
 

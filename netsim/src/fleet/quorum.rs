@@ -90,7 +90,7 @@ pub(super) async fn run(seed: Seed, options: Options) -> Result<Tally, String> {
 }
 
 async fn run_in(seed: Seed, options: &Options, trace: &Trace) -> Result<Tally, String> {
-    let mut table = Table::new(seed, options.lies(), trace)?;
+    let mut table = Table::new(seed, options, trace)?;
     let offices = Offices::default();
     let ledger = Arc::new(Ledger::default());
     let clients: Vec<_> = (0..CLIENTS)
@@ -133,9 +133,9 @@ async fn run_in(seed: Seed, options: &Options, trace: &Trace) -> Result<Tally, S
 }
 
 impl Table {
-    fn new(seed: Seed, lies: bool, trace: &Trace) -> Result<Self, String> {
+    fn new(seed: Seed, options: &Options, trace: &Trace) -> Result<Self, String> {
         let count = u8::try_from(seed.fork("count").rng().within(3..=5)).unwrap_or(3);
-        let bed = Bed::new(seed, count, lies, trace)?;
+        let bed = Bed::new(seed, count, options, trace)?;
         let mesh = MeshId::from([7; 16]);
         let group = Group { mesh, epoch: Epoch { count: 1, id: [1; 16] } };
         // The last device of four or five joins later.

@@ -2,6 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use chappie_mesh::runtime;
 use serde::{Deserialize, Serialize};
 
 use super::Sessions;
@@ -52,9 +53,10 @@ impl Sessions {
     /// [`Fenced`]: the office is over, and the command must not be obeyed.
     pub fn obey(&self, given: Tenure) -> Result<(), Fenced> {
         let mut seen = self.tenure.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if given < *seen {
+        if given < *seen && !runtime::is_broken("fencing") {
             return Err(Fenced { given, seen: *seen });
         }
+        runtime::obeys(given.epoch, given.term);
         if given > *seen {
             *seen = given;
             // Commits go in order: this one is on disk no later than the first row of what the command starts.

@@ -106,6 +106,9 @@ pub(super) async fn operate(toolbox: &Arc<Toolbox>, request: Request, job: Job) 
         .as_deref()
         .filter(|_| job.operation_id.is_none())
         .and_then(|id| request_identity(caller.conversation.as_ref(), id, &signed));
+    if chappie_mesh::runtime::is_broken("receipt-after-dispatch") {
+        return unreserved(toolbox, request, target, job, signed).await;
+    }
     let receipt = match reserve(toolbox, &request, &target, &job, signed).await {
         Ok(receipt) => receipt,
         Err(answer) => return answer,
@@ -120,6 +123,34 @@ pub(super) async fn operate(toolbox: &Arc<Toolbox>, request: Request, job: Job) 
         budget: TextBudget::WHOLE,
     };
     dispatch(toolbox, &request, target, operation).await
+}
+
+/// The mistake that the simulator has to find: the receipt is reserved once the operation has been sent and answered.
+async fn unreserved(
+    toolbox: &Arc<Toolbox>,
+    request: Request,
+    target: Target,
+    mut job: Job,
+    signature: String,
+) -> Answer {
+    let operation = Operation {
+        call_id: target.call_id.clone(),
+        conversation: request.caller.conversation.clone(),
+        request_id: None,
+        request_key: None,
+        receipt: None,
+        work: std::mem::replace(&mut job.work, Work::Call(Vec::new())),
+        budget: TextBudget::WHOLE,
+    };
+    let Target { selection, placed, call_id, deadline, resent } = &target;
+    let selection = Selection { session: selection.session.clone(), how: selection.how, bound: None, mode: None };
+    let (placed, call_id) = (placed.clone(), call_id.clone());
+    let reserved = Target { selection, placed, call_id, deadline: *deadline, resent: *resent };
+    let answer = dispatch(toolbox, &request, target, operation).await;
+    match reserve(toolbox, &request, &reserved, &job, signature).await {
+        Ok(_) => answer,
+        Err(replayed) => replayed,
+    }
 }
 
 /// Reserves the receipt, replicated before anything is dispatched; or answers with what the receipt already says.
