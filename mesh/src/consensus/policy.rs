@@ -82,7 +82,11 @@ const fn odd(count: usize) -> usize {
 }
 
 impl View {
+    /// A leader whose device leaves the mesh may not vote: another one leads first (failure rule F21).
     fn voting(&self, member: MemberId) -> Voting {
+        if self.places.get(&member).is_some_and(|node| !self.roster.contains(node)) {
+            return Voting::Never;
+        }
         let present = self.places.get(&member).and_then(|node| self.present.get(node));
         present.filter(|present| present.member == member).map_or(Voting::Auto, |present| present.voting)
     }

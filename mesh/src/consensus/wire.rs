@@ -44,6 +44,12 @@ impl Question {
         self.group
     }
 
+    /// Whether who asks leads its group, or believes so.
+    #[must_use]
+    pub const fn is_of_leader(&self) -> bool {
+        matches!(self.body, Body::Greet | Body::Append(_) | Body::Snapshot(_))
+    }
+
     /// The member that asks, when `from` is the device that proved its key.
     #[must_use]
     pub fn asker(&self, from: &NodeId) -> MemberId {

@@ -165,3 +165,95 @@ pub(super) fn recovered(state: State, epoch: Epoch) -> State {
     }
     state
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::broker::membership::Joined;
+
+    const NOW: Millis = Millis(1_790_000_000_000);
+
+    fn node(n: u8) -> NodeId {
+        NodeId::from([n; 32])
+    }
+
+    fn group(mesh: u8) -> Group {
+        Group { mesh: [mesh; 16].into(), epoch: Epoch { count: 1, id: [mesh; 16] } }
+    }
+
+    fn who(n: u8, member_of: Option<Group>) -> Beginner<'static> {
+        Beginner { node: node(n), name: "n", member_of, mesh: [9; 16].into(), epoch: [9; 16], now: NOW }
+    }
+
+    /// The state of mesh 1 with these members, after seven commands.
+    fn state(members: &[u8]) -> State {
+        let mut mesh = Membership::alone([1; 16].into(), node(members[0]), "first", NOW);
+        for n in &members[1..] {
+            mesh.members.insert(node(*n), Joined { name: "other".into(), at: NOW, invite: None });
+        }
+        State { applied: 7, at: NOW, membership: Some(mesh), ..State::default() }
+    }
+
+    fn log(state: State, foreign: bool) -> Found {
+        Found::Log { group: group(1), state: Box::new(state), foreign }
+    }
+
+    /// What was decided, in words: how it begins, in which mesh, with how many commands behind it, and the copy.
+    fn words(begin: Begin) -> (&'static str, u8, u64, Option<&'static str>) {
+        let mesh = |group: Group| if group == self::group(1) { 1 } else { u8::from(group.mesh == [9; 16].into()) * 9 };
+        match begin {
+            Begin::Keep(state) => ("keep", 1, state.applied, None),
+            Begin::Seed { group, state, archive } => ("seed", mesh(group), state.applied, archive),
+            Begin::Empty { group, archive } => ("empty", mesh(group), 0, archive),
+        }
+    }
+
+    #[test]
+    fn a_new_store_founds_a_mesh_or_waits_for_the_one_it_belongs_to() {
+        assert_eq!(words(begin(Found::Nothing, who(1, None))), ("seed", 9, 0, None));
+        assert_eq!(words(begin(Found::Nothing, who(1, Some(group(1))))), ("empty", 1, 0, None));
+        let Begin::Seed { state, .. } = begin(Found::Nothing, who(1, None)) else { unreachable!() };
+        assert!(state.membership.is_some_and(|mesh| mesh.members.contains_key(&node(1))) && state.at == NOW);
+    }
+
+    #[test]
+    fn f15_whose_log_it_is_and_whether_it_was_put_back_decides() {
+        let mut forgotten = state(&[2]);
+        forgotten.membership.as_mut().unwrap().removed.insert(node(1), 2);
+        let unheard = State::default;
+        for (found, member_of, expected, what) in [
+            (log(state(&[1]), false), None, ("keep", 1, 7, None), "alone"),
+            (log(state(&[1, 2]), false), None, ("keep", 1, 7, None), "a member"),
+            (log(state(&[1]), true), None, ("keep", 1, 7, None), "alone and put back: nobody else counted its votes"),
+            (log(state(&[1, 2]), true), None, ("empty", 1, 0, Some("restored")), "a member that was put back"),
+            (log(unheard(), false), Some(group(1)), ("keep", 1, 0, None), "a member that has heard nothing"),
+            (log(unheard(), true), Some(group(1)), ("empty", 1, 0, Some("restored")), "the same, put back"),
+            (log(state(&[2, 3]), false), Some(group(1)), ("keep", 1, 7, None), "it has not heard of itself yet"),
+            (log(state(&[2]), true), None, ("seed", 9, 7, None), "its own under another identity"),
+            (log(state(&[2, 3]), true), None, ("seed", 9, 0, Some("other-mesh")), "others' under another identity"),
+            (log(forgotten, false), None, ("seed", 9, 0, Some("other-mesh")), "it was forgotten"),
+        ] {
+            assert_eq!(words(begin(found, who(1, member_of))), expected, "{what}");
+        }
+    }
+
+    #[test]
+    fn a_store_of_an_older_format_goes_on_unless_it_was_unused() {
+        let zero = Group { epoch: Epoch { count: 1, id: [0; 16] }, ..group(1) };
+        let kept = begin(Found::Older(state(&[1, 2])), who(1, None));
+        assert!(matches!(kept, Begin::Seed { group, archive: None, .. } if group == zero));
+        let plain = State { membership: None, ..state(&[1]) };
+        assert_eq!(words(begin(Found::Older(plain), who(1, None))), ("seed", 9, 7, None));
+        let unused = begin(Found::Older(state(&[1])), who(1, Some(group(2))));
+        assert!(matches!(unused, Begin::Empty { group, archive: Some("before-join") } if group == self::group(2)));
+    }
+
+    #[test]
+    fn f16_f17_a_recovered_state_keeps_its_members_and_waits_for_all_of_them() {
+        let before = state(&[1, 2]);
+        let after = recovered(before.clone(), Epoch { count: 4, id: [4; 16] });
+        let (old, new) = (before.membership.unwrap(), after.membership.unwrap());
+        assert_eq!((new.epoch, new.version, &new.members), (4, old.version + 1, &old.members));
+        assert_eq!(after.recovering, [node(1), node(2)].into());
+    }
+}

@@ -28,7 +28,7 @@ use super::{
     begin::{self, Begin, Beginner, Found, recovered, upgraded},
     errors::{OpenError, ProposeError},
     follow::{Meeting, meet},
-    limits::{REOPEN_MS, SPLIT_HEARD_MS},
+    limits::{REOPEN_MS, SILENT_MS, SPLIT_HEARD_MS},
     machine::{Replica, replay},
     membership::{Membership, label},
     prefer::PREFER_EVERY_MS,
@@ -106,6 +106,8 @@ pub(super) enum Control {
 pub(super) struct Front {
     current: Mutex<Option<(Group, Consensus)>>,
     split: Mutex<Option<(Split, Instant)>>,
+    /// Since when nobody acts in this device's group; `None` while somebody does.
+    silent: Mutex<Option<Instant>>,
 }
 
 impl Front {
@@ -122,6 +124,18 @@ impl Front {
     pub(super) fn split(&self) -> Option<Split> {
         let split = *self.split.lock().unwrap_or_else(PoisonError::into_inner);
         split.filter(|(_, heard)| heard.elapsed() < Duration::from_millis(SPLIT_HEARD_MS)).map(|(split, _)| split)
+    }
+
+    /// Whether somebody acts in this device's group, or did a moment ago.
+    pub(super) fn acts(&self) -> bool {
+        let silent = *self.silent.lock().unwrap_or_else(PoisonError::into_inner);
+        silent.is_none_or(|since| since.elapsed() < Duration::from_millis(SILENT_MS))
+    }
+
+    /// Notes whether somebody acts now.
+    fn stands(&self, acts: bool) {
+        let mut silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
+        *silent = if acts { None } else { Some(silent.unwrap_or_else(Instant::now)) };
     }
 
     pub(super) fn heard_of(&self, split: Option<Split>) {
@@ -402,6 +416,9 @@ impl Council {
             standing.voters.len() == 1 && standing.voters.contains(&self.place.node)
         };
         let before = self.shared.standing.send_replace(Arc::clone(&standing));
+        // A leader that no quorum answers does not act, whatever it believes of itself.
+        let acts = standing.office.is_some() || standing.leader.is_some_and(|leader| leader != self.place.node);
+        self.front.stands(acts);
         if (&before.group, before.leader, &before.voters) != (&standing.group, standing.leader, &standing.voters) {
             self.shared.publish();
         }
@@ -464,6 +481,7 @@ impl Council {
             let own = MemberId::of(&self.place.node, &self.head.store);
             *standing = Arc::new(Standing { group, own, leader: None, office: None, trouble, ..(**standing).clone() });
         });
+        self.front.stands(false);
         self.shared.publish();
     }
 
@@ -574,7 +592,7 @@ impl Council {
 
     async fn follow(&mut self, theirs: Group) {
         // It may have followed meanwhile, or somebody acts again.
-        if meet(self.head.group, acts(&self.shared.standing.borrow()), theirs) != Meeting::Follow {
+        if meet(self.head.group, self.front.acts(), theirs, true) != Meeting::Follow {
             return;
         }
         tracing::warn!(?theirs, "nobody acts in this epoch of the mesh any more; this device follows the later one");
@@ -642,9 +660,4 @@ async fn due(retry: Option<Instant>) {
         Some(retry) => sleep_until(retry).await,
         None => std::future::pending().await,
     }
-}
-
-/// Whether somebody acts as the broker, as far as this member has heard.
-pub(super) fn acts(standing: &Standing) -> bool {
-    standing.office.is_some() || standing.leader.is_some()
 }

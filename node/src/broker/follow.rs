@@ -15,10 +15,10 @@ pub enum Meeting {
 }
 
 /// Decides it: `own` is this device's group, in which somebody `acting` is the broker as far as is known here; `theirs` is
-/// that of who asks.
+/// that of who asks, and `leads` whether it leads there, or believes so: other members may only be trying to elect one.
 #[must_use]
-pub fn meet(own: Group, acting: bool, theirs: Group) -> Meeting {
-    if own.mesh != theirs.mesh || own.epoch == theirs.epoch {
+pub fn meet(own: Group, acting: bool, theirs: Group, leads: bool) -> Meeting {
+    if own.mesh != theirs.mesh || own.epoch == theirs.epoch || !leads {
         return Meeting::Stay;
     }
     match (theirs.epoch.count.cmp(&own.epoch.count), acting) {
@@ -55,7 +55,8 @@ mod tests {
             (group(2, 9, 2), false, Stay),
             (group(2, 9, 2), true, Stay),
         ] {
-            assert_eq!(meet(own, acting, theirs), expected, "{theirs:?}, acting {acting}");
+            assert_eq!(meet(own, acting, theirs, true), expected, "{theirs:?}, acting {acting}");
+            assert_eq!(meet(own, acting, theirs, false), Stay, "{theirs:?}, not of a leader");
         }
     }
 }

@@ -115,6 +115,9 @@ pub const OFFICE_WAIT_MS: u64 = 5_000;
 pub const MOVE_WAIT_MS: u64 = 10_000;
 /// How long an orderly end waits for another device to become the broker. It takes two round trips.
 pub const LEAVE_WAIT_MS: u64 = 2_000;
+/// How long nobody must have acted in this device's epoch before it follows a later one (F16): several elections, and a
+/// broker that hands over is no reason to leave it.
+pub const SILENT_MS: u64 = 2_000;
 /// How long a device of another epoch is remembered after it was heard (F16). Its broker asks every few seconds.
 pub const SPLIT_HEARD_MS: u64 = 60_000;
 /// How long a device of a later epoch waits for this one to follow it: a copy of the store and a start.

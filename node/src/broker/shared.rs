@@ -9,7 +9,10 @@ use std::{
     },
 };
 
-use chappie_mesh::{MeshId, NodeId, Roster, consensus::Standing};
+use chappie_mesh::{
+    MeshId, NodeId, Roster,
+    consensus::{Group, Standing},
+};
 use tokio::sync::watch;
 
 use super::{
@@ -41,6 +44,8 @@ pub(super) struct Shared {
     pub(super) tended: watch::Sender<Arc<Roster>>,
     /// How many want it moved away.
     leaving: AtomicUsize,
+    /// What the rosters that are shown were made of: making them takes time in a large mesh.
+    shown: Mutex<Option<Sight>>,
     /// How the group stands.
     pub(super) standing: watch::Sender<Arc<Standing>>,
     /// Receipts whose reservation is under way, or may be taken back: their state is not the last word.
@@ -50,6 +55,17 @@ pub(super) struct Shared {
     /// Which machine may change the state: the one that was made last.
     generation: AtomicU64,
     clocks: Clocks,
+}
+
+/// What tells two rosters apart.
+#[derive(Clone, PartialEq, Eq)]
+struct Sight {
+    group: Group,
+    /// Mesh, epoch and version.
+    word: (MeshId, u64, u64),
+    leader: Option<NodeId>,
+    voters: BTreeSet<NodeId>,
+    leaving: bool,
 }
 
 /// This device moves the office away for good.
@@ -122,6 +138,7 @@ impl Shared {
             roster: watch::Sender::new(Arc::new(nobody())),
             tended: watch::Sender::new(Arc::new(nobody())),
             leaving: AtomicUsize::new(0),
+            shown: Mutex::default(),
             standing: watch::Sender::new(Arc::new(standing)),
             open: Arc::default(),
             broken: watch::Sender::new(None),
@@ -275,15 +292,35 @@ impl Shared {
 
     /// Shows what state and group say now.
     pub(super) fn publish(&self) {
+        let applied = self.publish_rosters();
+        self.applied.send_replace(applied);
+        self.wake();
+    }
+
+    /// The index up to which the state goes that the rosters are of.
+    fn publish_rosters(&self) -> u64 {
+        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         let standing = Arc::clone(&self.standing.borrow());
-        let (applied, roster) = {
-            let state = self.state();
-            (state.applied, state.membership.as_ref().map_or_else(nobody, |known| known.seen(&standing)))
-        };
+        let leaving = self.leaving.load(Ordering::SeqCst) > 0;
+        let state = self.state();
+        let sight = state.membership.as_ref().map(|known| Sight {
+            group: standing.group,
+            word: (known.mesh, known.epoch, known.version),
+            leader: standing.leader,
+            voters: standing.voters.clone(),
+            leaving,
+        });
+        if *shown == sight {
+            return state.applied;
+        }
+        let roster = state.membership.as_ref().map_or_else(nobody, |known| known.seen(&standing));
+        let applied = state.applied;
+        drop(state);
         let mut tended = roster.clone();
-        if self.leaving.load(Ordering::SeqCst) > 0 {
+        if leaving {
             tended.members.remove(&self.node);
         }
+        *shown = sight;
         for (sender, roster) in [(&self.roster, roster), (&self.tended, tended)] {
             sender.send_if_modified(|shown| {
                 let changed = **shown != roster;
@@ -293,8 +330,7 @@ impl Shared {
                 changed
             });
         }
-        self.applied.send_replace(applied);
-        self.wake();
+        applied
     }
 
     /// Members are looked after as if this device had left, until the value is dropped: another one gets the office.

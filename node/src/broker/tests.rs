@@ -20,6 +20,7 @@ use crate::{
     storage::faulty::FaultyDisks,
 };
 
+mod group;
 mod mesh;
 mod replay;
 mod rows;

@@ -178,6 +178,21 @@ fn a_leader_that_may_not_vote_hands_over_as_soon_as_another_one_can_lead() {
     assert_eq!(next(&alone), None, "there is nobody else");
 }
 
+#[test]
+fn f21_a_leader_whose_device_leaves_the_mesh_hands_over_to_one_that_stays() {
+    let mut view = mesh(2, 2, 1);
+    view.roster.remove(&node(1));
+    assert_eq!(next(&view), Some(Step::Voters(set(&[1, 2]))));
+    view.voters = set(&[1, 2]);
+    assert_eq!(next(&view), Some(Step::HandOver(member(2, 0))));
+    let mut view = mesh(3, 3, 3);
+    view.roster.remove(&node(1));
+    while let Some(Step::Voters(voters)) = next(&view) {
+        view.voters = voters;
+    }
+    assert!(matches!(next(&view), Some(Step::HandOver(heir)) if heir != member(1, 0)), "{view:?}");
+}
+
 /// From any state in which all members are well, steps end, and end in a state that the policy wants.
 #[test]
 fn steps_lead_to_an_end() {

@@ -16,7 +16,7 @@ use tokio::{
 use super::{
     super::{
         command::{Command, Reply},
-        council::{Change, Control, Split, acts},
+        council::{Change, Control, Split},
         errors::ProposeError,
         follow::{Meeting, meet},
         limits::{FOLLOW_WAIT_MS, IMPORT_BATCH, LEAVE_WAIT_MS, MOVE_WAIT_MS},
@@ -42,7 +42,14 @@ impl Broker {
     /// Another epoch of this mesh that was heard of lately, in which somebody may act as the broker too (F16).
     #[must_use]
     pub fn split(&self) -> Option<Split> {
-        self.front.split()
+        let standing = self.shared.standing.borrow();
+        let own = standing.group;
+        // A device of an older epoch may have followed meanwhile.
+        let ours = |split: &Split| {
+            let member = standing.voters.contains(&split.node) || standing.learners.contains(&split.node);
+            member && split.group.epoch.count < own.epoch.count
+        };
+        self.front.split().filter(|split| split.group != own && !ours(split))
     }
 
     /// The answer to what another device's consensus engine asks this one's. Empty when this one is not up.
@@ -77,7 +84,7 @@ impl Broker {
             // Its member is just starting.
             return Vec::new();
         }
-        match meet(standing.group, acts(&standing), theirs) {
+        match meet(standing.group, self.front.acts(), theirs, question.is_of_leader()) {
             Meeting::Stay => {}
             Meeting::Split => self.front.heard_of(Some(Split { node: from, group: theirs })),
             Meeting::Follow => {
@@ -89,7 +96,7 @@ impl Broker {
                 }
             }
         }
-        other_group(standing.group, acts(&standing))
+        other_group(standing.group, self.front.acts())
     }
 
     /// Makes sure that this device holds the office at this moment (F11), and gives the count of the epoch and the term: the
