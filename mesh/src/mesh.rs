@@ -178,10 +178,11 @@ impl Mesh {
         }
     }
 
-    /// Where members can be dialled, this device among them, to tell others.
+    /// Where members can be dialled, this device among them, to tell `to`: a member on this machine can use its loopback
+    /// addresses, nobody else can.
     #[must_use]
-    pub fn known_addresses(&self) -> Vec<(NodeId, Vec<SocketAddr>)> {
-        self.core.known_addresses()
+    pub fn known_addresses(&self, to: Option<NodeId>) -> Vec<(NodeId, Vec<SocketAddr>)> {
+        self.core.known_addresses(to)
     }
 
     /// Stops in order: the others are told. Takes at most two seconds.

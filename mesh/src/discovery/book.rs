@@ -186,13 +186,13 @@ impl AddressBook {
         addresses
     }
 
-    /// What to tell other members of every device: as [`Self::worth_remembering`], and without loopback addresses, which
-    /// mean another device there.
+    /// What to tell another member of every device: as [`Self::worth_remembering`], and without loopback addresses, which
+    /// mean another device there, unless that member is on this machine (`beside`).
     #[must_use]
-    pub fn worth_telling(&self, now: Duration) -> Vec<(NodeId, Vec<SocketAddr>)> {
+    pub fn worth_telling(&self, now: Duration, beside: bool) -> Vec<(NodeId, Vec<SocketAddr>)> {
         let told = self.nodes.keys().map(|node| {
             let mut addresses = self.worth_remembering(node, now);
-            addresses.retain(|address| !address.ip().is_loopback());
+            addresses.retain(|address| beside || !address.ip().is_loopback());
             (*node, addresses)
         });
         told.filter(|(_, addresses)| !addresses.is_empty()).collect()

@@ -165,9 +165,11 @@ impl Core {
         addresses
     }
 
-    /// Where members can be dialled, this device among them.
-    pub(crate) fn known_addresses(&self) -> Vec<(NodeId, Vec<SocketAddr>)> {
-        let mut known = self.book().worth_telling(self.now());
+    /// Where members can be dialled, this device among them, for `to`.
+    pub(crate) fn known_addresses(&self, to: Option<NodeId>) -> Vec<(NodeId, Vec<SocketAddr>)> {
+        let address = to.and_then(|to| self.table.standing(to).address);
+        let beside = address.is_some_and(|address| address.ip().is_loopback());
+        let mut known = self.book().worth_telling(self.now(), beside);
         known.push((self.node, self.own_addresses()));
         known
     }

@@ -176,7 +176,9 @@ fn what_is_kept_or_told_has_no_scope_and_what_is_told_no_loopback() {
     book.learned(node(2), Source::Mdns, &[link]);
     assert_eq!(book.candidates(&node(1), s(0)), [own, lan, link]);
     assert_eq!(book.worth_remembering(&node(1), s(0)), [own, lan]);
-    assert_eq!(book.worth_telling(s(0)), [(node(1), vec![lan])]);
+    assert_eq!(book.worth_telling(s(0), false), [(node(1), vec![lan])]);
+    let beside = book.worth_telling(s(0), true);
+    assert!(beside[0].1.len() > 1 && beside[0].1.contains(&lan), "a member on this machine can use them: {beside:?}");
 }
 
 #[test]
