@@ -2,19 +2,27 @@
 
 use std::{sync::PoisonError, time::Duration};
 
-use chappie_mesh::{InviteCode, JoinError, NodeId, PeerStatus, fresh_invite};
+use chappie_mesh::{InviteCode, JoinError, NodeId, PeerStatus, Roster, consensus::Standing, fresh_invite};
 use tokio::time::timeout;
 
 use super::{Node, mesh::duplicate_text};
 use crate::{
+    broker::ProposeError,
     clock,
     config::JoinCode,
     control::{
-        BrokerRow, CommandError, Finding, InviteRow, JoinRow, PeerRow, QuorumRow, SessionRow, StatusReport,
-        membership::{Joining, joining, terms},
+        BrokerRow, CommandError, Finding, FollowRow, InviteRow, JoinRow, PeerRow, QuorumRow, RecoverRow, SessionRow,
+        StatusReport,
+        membership::{Joining, joining, named, terms},
     },
-    fleet::membership::{HAND_OVER_WAIT, JoinFailure},
+    fleet::{
+        membership::{HAND_OVER_WAIT, JoinFailure},
+        seat::Holder,
+    },
 };
+
+/// A voter that answered within this counts as there: several of the leader's signs of life at the slowest pace.
+const ANSWERED_MAX_MS: u64 = 3_000;
 
 /// Addresses in one code; more make it too long to type, and a device has a handful of useful ones.
 const CODE_ADDRESSES: usize = 8;
@@ -68,9 +76,8 @@ impl Node {
         })?;
         if let Some(mesh) = self.mesh.get() {
             mesh.learn(self.membership.addresses());
-            let mut seated = self.membership.seated();
-            let settled = async { while self.membership.is_owing() && seated.changed().await.is_ok() {} };
-            if timeout(HAND_OVER_WAIT, settled).await.is_err() {
+            let mut owing = self.membership.owing();
+            if timeout(HAND_OVER_WAIT, owing.wait_for(|owing| !owing)).await.is_err() {
                 tracing::warn!("joined; the mesh's broker has yet to take over what this device's own broker knew");
             }
         }
@@ -83,8 +90,9 @@ impl Node {
     }
 
     pub(super) fn peer_rows(&self) -> Vec<PeerRow> {
+        let standing = self.broker.standing().borrow().clone();
         let mut rows: Vec<PeerRow> = match self.mesh.get() {
-            Some(mesh) => mesh.peers().into_iter().map(|peer| self.peer_row(peer)).collect(),
+            Some(mesh) => mesh.peers().into_iter().map(|peer| self.peer_row(peer, &standing)).collect(),
             None => {
                 let roster = self.membership.roster();
                 let others = roster.members.iter().filter(|(node, _)| **node != self.own());
@@ -94,6 +102,8 @@ impl Node {
                         name: member.name.clone(),
                         state: "unknown".into(),
                         addresses: Vec::new(),
+                        voter: roster.voters.contains(node),
+                        lag: None,
                         rtt_ms: None,
                         trouble: None,
                     })
@@ -104,12 +114,14 @@ impl Node {
         rows
     }
 
-    fn peer_row(&self, peer: PeerStatus) -> PeerRow {
+    fn peer_row(&self, peer: PeerStatus, standing: &Standing) -> PeerRow {
         PeerRow {
             node: peer.node.to_string(),
             name: peer.name,
             state: peer.state.as_str().into(),
             addresses: peer.addresses.iter().map(ToString::to_string).collect(),
+            voter: standing.voters.contains(&peer.node),
+            lag: standing.followers.get(&peer.node).filter(|at| at.answered_ms.is_some()).map(|at| at.lag),
             rtt_ms: peer.rtt.map(|rtt| (rtt.as_secs_f64() * 1_000_000.0).round() / 1_000.0),
             trouble: self.duplicate_of(&peer.node).or(peer.trouble),
         }
@@ -137,17 +149,48 @@ impl Node {
 
     /// What keeps this device from its mesh.
     pub(super) fn trouble(&self) -> Option<String> {
-        self.duplicate_of(&self.own()).or_else(|| {
-            let roster = self.membership.roster();
-            let apart = self.mesh.get().is_some() && !self.is_broker() && !self.connected(&roster.broker);
-            apart.then(|| {
-                format!(
+        let standing = self.broker.standing().borrow().clone();
+        self.duplicate_of(&self.own()).or_else(|| self.split()).or_else(|| standing.trouble.clone()).or_else(|| {
+            self.mesh.get()?;
+            match self.seat.holder() {
+                Holder::Here => None,
+                Holder::There(broker) if self.connected(&broker) => None,
+                Holder::There(broker) if standing.voters.len() <= 1 => Some(format!(
                     "the broker's device {} is not connected: ChatGPT's calls wait for it and then fail. Start its node, \
                      or bring both devices onto one network",
-                    roster.label(&roster.broker)
-                )
-            })
+                    self.membership.roster().label(&broker)
+                )),
+                Holder::There(_) | Holder::Nobody => Some(self.fleet.no_broker()),
+            }
         })
+    }
+
+    /// That this mesh goes on in two beginnings (F16).
+    fn split(&self) -> Option<String> {
+        let split = self.broker.split()?;
+        let label = self.membership.roster().label(&split.node);
+        Some(format!(
+            "split: the device {label} belongs to another beginning of this mesh (epoch {} there, {} here), and both have a \
+             broker. Nothing is merged by guess: on the devices whose side shall not count, run `chappie mesh follow` with a \
+             device of the other side",
+            split.group.epoch.count,
+            self.broker.group().epoch.count
+        ))
+    }
+
+    /// The voters, and how many of them answer: the broker's own word where this device is it, else who is connected.
+    fn quorum(&self, standing: &Standing, roster: &Roster) -> QuorumRow {
+        let known = if standing.voters.is_empty() { &roster.voters } else { &standing.voters };
+        let answers = |node: &&NodeId| {
+            **node == self.own()
+                || match standing.followers.get(*node) {
+                    Some(follower) => follower.answered_ms.is_some_and(|ms| ms <= ANSWERED_MAX_MS),
+                    None => self.connected(node),
+                }
+        };
+        let voters = u32::try_from(known.len()).unwrap_or(u32::MAX);
+        let reachable = u32::try_from(known.iter().filter(answers).count()).unwrap_or(u32::MAX);
+        QuorumRow { voters, reachable, ok: reachable > voters / 2 && self.seat.holder() != Holder::Nobody }
     }
 
     /// Sessions of this device that the fleet does not list, because another device had their ids first.
@@ -169,18 +212,24 @@ impl Node {
 
     pub(super) async fn report(&self) -> StatusReport {
         let roster = self.membership.roster();
-        let is_self = self.is_broker();
-        let broker = if is_self { self.own() } else { roster.broker };
-        let reachable = is_self || self.connected(&broker);
+        let standing = self.broker.standing().borrow().clone();
+        let broker = match self.seat.holder() {
+            Holder::Here => Some(self.own()),
+            Holder::There(broker) if self.connected(&broker) => Some(broker),
+            Holder::There(_) | Holder::Nobody => None,
+        };
         let sessions = self.fleet_sessions().await;
-        let hidden = || self.hidden(&sessions).filter(|_| reachable);
-        let name = roster.members.get(&broker).map_or_else(|| broker.short(), |member| member.name.clone());
+        let hidden = || self.hidden(&sessions).filter(|_| broker.is_some());
+        let row = |broker: NodeId| {
+            let name = roster.members.get(&broker).map_or_else(|| broker.short(), |member| member.name.clone());
+            BrokerRow { node: broker.to_string(), name, term: standing.term, is_self: broker == self.own() }
+        };
         StatusReport {
             node: self.own().to_string(),
             name: self.config.name.clone(),
             mesh: (roster.members.len() > 1).then(|| roster.mesh.to_string()),
-            broker: reachable.then(|| BrokerRow { node: broker.to_string(), name, term: 1, is_self }),
-            quorum: QuorumRow { voters: 1, reachable: u32::from(reachable), ok: reachable },
+            broker: broker.map(row),
+            quorum: self.quorum(&standing, &roster),
             peers: self.peer_rows(),
             trouble: self.trouble().or_else(hidden),
             sessions,
@@ -200,17 +249,80 @@ impl Node {
                 advice: "run `chappie reset-identity` on the copy".into(),
             });
         }
-        let roster = self.membership.roster();
-        if !self.is_broker() {
-            let reachable = self.connected(&roster.broker);
-            let advice = "start the node there, and check that UDP passes between the two devices";
-            findings.push(Finding {
-                name: "broker".into(),
-                ok: reachable,
-                detail: format!("{}{}", roster.label(&roster.broker), if reachable { "" } else { " is not connected" }),
-                advice: if reachable { String::new() } else { advice.into() },
-            });
-        }
+        let trouble = match self.seat.holder() {
+            Holder::Here => return findings,
+            Holder::There(broker) if self.connected(&broker) => None,
+            Holder::There(_) | Holder::Nobody => self.trouble(),
+        };
+        let broker = match self.seat.holder() {
+            Holder::There(broker) => self.membership.roster().label(&broker),
+            Holder::Here | Holder::Nobody => "none".to_owned(),
+        };
+        let advice = "start the node there, and check that UDP passes between the devices";
+        findings.push(Finding {
+            name: "broker".into(),
+            ok: trouble.is_none(),
+            advice: if trouble.is_none() { String::new() } else { advice.into() },
+            detail: trouble.unwrap_or(broker),
+        });
         findings
+    }
+
+    /// Begins the mesh anew on this device (F16), or accepts that devices are lost whose operations nobody else knows (F17).
+    pub(super) async fn recover_mesh(&self, accept_loss: bool) -> Result<RecoverRow, CommandError> {
+        self.is_itself()?;
+        let failed = |error: ProposeError| CommandError::new(error.to_string());
+        if self.membership.is_owing() {
+            return Err(CommandError::temporary("this device is joining a mesh just now; try again in a minute"));
+        }
+        if self.seat.holder() != Holder::Here || !accept_loss {
+            self.may_recover()?;
+            self.broker.recover().await.map_err(failed)?;
+        }
+        if accept_loss {
+            self.broker.accept_loss().await.map_err(failed)?;
+        }
+        let roster = self.broker.roster();
+        let missing = self.broker.recovering().iter().map(|node| roster.label(node)).collect();
+        Ok(RecoverRow { mesh: roster.mesh.to_string(), epoch: roster.epoch, missing })
+    }
+
+    /// A mesh whose voters can still decide is not begun anew: both sides would go on.
+    fn may_recover(&self) -> Result<(), CommandError> {
+        let (roster, standing) = (self.membership.roster(), self.broker.standing().borrow().clone());
+        if roster.members.len() <= 1 {
+            return Err(CommandError::new("this device stands alone: there is nothing to recover"));
+        }
+        let quorum = self.quorum(&standing, &roster);
+        if quorum.ok {
+            return Err(CommandError::new(format!(
+                "{} of {} voters answer, which is enough to decide: nothing is to be recovered, and beginning anew beside \
+                 them would make two meshes of one. See `chappie status`",
+                quorum.reachable, quorum.voters
+            )));
+        }
+        Ok(())
+    }
+
+    /// Takes the side of another device after a split (F16).
+    pub(super) async fn follow_device(&self, word: &str) -> Result<FollowRow, CommandError> {
+        let roster = self.membership.roster();
+        let node = named(&roster, word)?;
+        if node == self.own() {
+            return Err(CommandError::new("this is the device itself; name the one whose side counts"));
+        }
+        let Some(split) = self.broker.split() else {
+            return Err(CommandError::new(
+                "there is no split: no other device has begun this mesh anew, as far as this one has heard. See `chappie status`",
+            ));
+        };
+        if split.node != node {
+            return Err(CommandError::new(format!(
+                "the other side was heard of from {}; name that device",
+                roster.label(&split.node)
+            )));
+        }
+        let archived = self.broker.follow(split.group).await.map_err(|error| CommandError::new(error.to_string()))?;
+        Ok(FollowRow { device: roster.label(&node), archived: archived.display().to_string() })
     }
 }

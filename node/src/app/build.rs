@@ -4,32 +4,28 @@ use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
-    time::Duration,
 };
 
-use chappie_mesh::{
-    Identity, Incarnation, NodeId,
-    consensus::{Carrier, Pace, Unreached, Voting},
-};
-use futures_util::future::BoxFuture;
+use chappie_mesh::{Incarnation, consensus::Pace};
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Node, OFFLINE_WAIT, StartError,
+    Node, OFFLINE_WAIT, Outside, StartError,
     desk::DESKS_MAX,
     gate::Gate,
-    mesh::{Kept, MeshOpener, Slot, Whereabouts, keep_run, next_run},
+    mesh::{Kept, MeshOpener, RaftCarrier, Slot, Whereabouts},
 };
 use crate::{
     broker::{self, Broker, Place},
+    clock,
     config::Config,
     fleet::{
         LocalNode,
         directory::Fleet,
         feed::Receiver,
         line::Line,
-        membership::{Membership, OpenFailure},
+        membership::{Membership, Remembered},
         office::FleetOffice,
         roll::Roll,
         seat::Seat,
@@ -37,86 +33,81 @@ use crate::{
     },
     host::native::{group, host::NativeHosts, stage},
     sessions::{HostFactory, Record, Sessions},
-    storage::{blobs::Blobs, medium::Medium, node::NodeStore},
+    storage::{
+        blobs::Blobs,
+        medium::Medium,
+        node::{Change, Key, NodeStore, StoreError},
+    },
     tools::{
         Toolbox,
         forward::{Doors, Forwarding},
     },
 };
 
-/// Patience on a local network.
-const PACE: Pace = Pace { heartbeat_ms: 60, patience_min_ms: 200, patience_max_ms: 400 };
-
-/// Each device's group is its own: it has nobody to ask.
-struct Nowhere;
-
-impl Carrier for Nowhere {
-    fn ask(&self, _: NodeId, _: Vec<u8>, _: Duration) -> BoxFuture<'static, Result<Vec<u8>, Unreached>> {
-        Box::pin(async { Err(Unreached("there is nobody else".into())) })
-    }
-}
-
 /// What stands below the tools: stores, membership, sessions, and the way to other devices.
 struct Ground {
     store: NodeStore,
-    run: Incarnation,
     broker: Broker,
     blobs: Blobs,
     membership: Arc<Membership>,
     seat: Seat,
+    run: Incarnation,
     mesh: Slot,
     line: Line,
     roll: Arc<Roll>,
+    office: Arc<FleetOffice>,
     sessions: Arc<Sessions>,
 }
 
-async fn ground(config: &Config, own: NodeId, stopping: &CancellationToken) -> Result<Ground, StartError> {
-    let home = &config.home;
-    let store = NodeStore::open(home)?;
-    let settings = broker::Settings { cooldown: config.cooldown, offline_wait: OFFLINE_WAIT };
+async fn ground(config: &Config, outside: &Outside, stopping: &CancellationToken) -> Result<Ground, StartError> {
+    let (home, own) = (&config.home, outside.identity.node_id());
+    let store = NodeStore::open_on(&outside.medium)?;
+    let remembered = Remembered::read(&store, &own).await?;
     let run = next_run(&store)?;
+    let mesh = Slot::default();
+    let settings = broker::Settings { cooldown: config.cooldown, offline_wait: OFFLINE_WAIT };
     let place = Place {
-        medium: Medium::Folder(home.clone()),
+        medium: outside.medium.clone(),
         node: own,
         name: config.name.clone(),
         run,
-        voting: Voting::Auto,
-        carrier: Arc::new(Nowhere),
-        pace: PACE,
-        member_of: None,
+        voting: config.voter,
+        member_of: remembered.member_of(),
+        carrier: Arc::new(RaftCarrier(Arc::clone(&mesh))),
+        pace: Pace::LAN,
     };
     let broker = Broker::open(place, settings).await?;
-    keep_run(&store, run).await?;
-    broker.settle_run().await.map_err(OpenFailure::Broker)?;
+    // Written down before anybody hears of it (F15); in both stores, so that one that is put back alone is noticed.
+    store.durable(vec![Change::set(Key::incarnation(), &run)]).await?;
+    broker.settle_run().await.map_err(StartError::Run)?;
     let blobs = Blobs::open(&home.join("blobs")).map_err(|cause| StartError::Home { path: home.clone(), cause })?;
-    sweep(home).await;
-    let membership = Membership::open(own, &config.name, store.clone(), broker.clone()).await?;
-    let seat = Seat::fixed(own, membership.seated());
-    let mesh = Slot::default();
+    if let Medium::Folder(home) = &outside.medium {
+        sweep(home).await;
+    }
+    let membership = Membership::open(own, &config.name, store.clone(), broker.clone(), remembered).await?;
+    let seat = Seat::new(own, broker.standing(), membership.rosters());
     let line = Line::new(Arc::new(MeshOpener(Arc::clone(&mesh))), membership.rosters(), stopping.clone());
     let roll = Roll::new(own, broker.clone(), Arc::new(Kept(store.clone())));
     roll.recall(membership.roster().members.keys());
-    let office = FleetOffice::new(seat.clone(), broker.clone(), Arc::clone(&roll), line.clone());
-    let factory = factory(home, &blobs);
-    let sessions = Sessions::open(home, store.clone(), Arc::new(office), factory, stopping.clone()).await?;
-    Ok(Ground { store, run, broker, blobs, membership, seat, mesh, line, roll, sessions })
+    let office = Arc::new(FleetOffice::new(seat.clone(), broker.clone(), Arc::clone(&roll), line.clone()));
+    let factory = outside.hosts.clone().unwrap_or_else(|| factory(home, &blobs));
+    let sessions = Sessions::open(home, store.clone(), office.clone(), factory, stopping.clone()).await?;
+    Ok(Ground { store, broker, blobs, membership, seat, run, mesh, line, roll, office, sessions })
 }
 
 /// The parts of a node, its sessions open.
 pub(super) async fn node(
     config: Config,
-    identity: Arc<Identity>,
+    outside: Outside,
     stopping: CancellationToken,
 ) -> Result<Arc<Node>, StartError> {
-    let own = identity.node_id();
-    let Ground { store, run, broker, blobs, membership, seat, mesh, line, roll, sessions } =
-        ground(&config, own, &stopping).await?;
+    let Ground { store, broker, blobs, membership, seat, run, mesh, line, roll, office, sessions } =
+        ground(&config, &outside, &stopping).await?;
     let local = LocalNode::new(Arc::clone(&sessions), blobs.clone(), config.name.clone());
     let connected = watch::Sender::default();
     let fleet = Fleet::new(Arc::clone(&roll), local.clone(), line.clone(), seat.clone(), connected.subscribe());
     let (budget, cooldown) = (config.call_budget, config.cooldown);
-    let office = Arc::new(seat.clone());
-    let toolbox = Arc::new(Toolbox::new(broker.clone(), fleet.clone(), office, budget, cooldown));
+    let toolbox = Arc::new(Toolbox::new(broker.clone(), fleet.clone(), Arc::new(broker.clone()), budget, cooldown));
     let forwarding =
         Forwarding::new(seat.clone(), toolbox.clone(), Arc::clone(&fleet), broker.clone(), line.clone(), budget);
     let doors = Doors::new(toolbox, Arc::clone(&fleet), broker.clone(), seat.clone(), line.clone());
@@ -126,14 +117,16 @@ pub(super) async fn node(
     let gate = Arc::new(Gate::new(forwarding, Arc::clone(&membership)));
     let node = Arc::new(Node {
         config,
-        identity,
+        identity: outside.identity,
+        sockets: outside.sockets,
         store,
-        run,
         broker,
         sessions,
+        office,
         blobs,
         membership,
         seat,
+        run,
         mesh,
         line,
         connected,
@@ -148,10 +141,14 @@ pub(super) async fn node(
     for spec in &node.config.sessions {
         node.sessions.create(&spec.dir, spec.name.clone()).await?;
     }
-    if node.is_broker() {
-        node.sessions.reconcile().await.map_err(StartError::Reconcile)?;
-    }
     Ok(node)
+}
+
+/// Which run of this device begins (F15).
+fn next_run(store: &NodeStore) -> Result<Incarnation, StoreError> {
+    let before: Option<Incarnation> = store.read(&Key::incarnation())?;
+    let nonce = clock::random();
+    Ok(before.map_or_else(|| Incarnation::first(nonce), |before| before.next(nonce)))
 }
 
 /// Ends what a killed node left running, and removes what it left half written.

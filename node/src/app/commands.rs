@@ -17,11 +17,12 @@ use crate::{
     config::JoinCode,
     content::Block,
     control::{
-        CommandError, Commands, Finding, ForgetRow, ImportRow, InviteRow, JoinRow, LogEntry, LogPage, LogQuery,
-        PeerRow, ReceiptReport, ReceiptRow, Reply, Resolution, SessionNew, SessionRow, SessionStatus, StatusReport,
+        CommandError, Commands, Finding, FollowRow, ForgetRow, ImportRow, InviteRow, JoinRow, LogEntry, LogPage,
+        LogQuery, PeerRow, ReceiptReport, ReceiptRow, RecoverRow, Reply, Resolution, SessionNew, SessionRow,
+        SessionStatus, StatusReport,
     },
     doors::stdio,
-    fleet::Directory as _,
+    fleet::{Directory as _, seat::Holder},
     host::{
         BoxFuture,
         native::image_part::{self, Picture},
@@ -162,8 +163,10 @@ impl Node {
 
     async fn import(&self, path: PathBuf) -> Result<ImportRow, CommandError> {
         if !self.is_broker() {
-            let roster = self.membership.roster();
-            let broker = roster.label(&roster.broker);
+            let Holder::There(broker) = self.seat.holder() else {
+                return Err(CommandError::temporary(self.fleet.no_broker()));
+            };
+            let broker = self.membership.roster().label(&broker);
             return Err(CommandError::new(format!(
                 "the broker of this mesh is the device {broker}, and conversations are recorded there; run the import on it"
             )));
@@ -287,6 +290,14 @@ impl Commands for Node {
 
     fn forget(&self, device: String) -> Reply<'_, ForgetRow> {
         Box::pin(self.forget_device(device))
+    }
+
+    fn recover(&self, accept_loss: bool) -> Reply<'_, RecoverRow> {
+        Box::pin(self.recover_mesh(accept_loss))
+    }
+
+    fn follow(&self, device: String) -> Reply<'_, FollowRow> {
+        Box::pin(async move { self.follow_device(&device).await })
     }
 
     fn serve_mcp(self: Arc<Self>, stream: UnixStream, session: Option<String>) -> BoxFuture<'static, ()> {

@@ -56,9 +56,9 @@ impl Gate {
 
     /// Whether it opened in time.
     async fn opened(membership: &Membership) -> bool {
-        let mut seated = membership.seated();
-        let open = async { while membership.is_owing() && seated.changed().await.is_ok() {} };
-        timeout(GATE_WAIT, open).await.is_ok()
+        let mut owing = membership.owing();
+        let opened = timeout(GATE_WAIT, owing.wait_for(|owing| !owing)).await.is_ok();
+        opened
     }
 }
 

@@ -9,8 +9,10 @@ use std::{
 };
 
 use chappie_mesh::{
-    Duplicate, Handler, Incarnation, JoinReply, JoinRequest, Mesh, MeshConfig, MeshError, NodeId, Remembered, Roster,
-    Stream, StreamKind, runtime::Spawner,
+    Duplicate, Handler, JoinReply, JoinRequest, Mesh, MeshConfig, MeshError, NodeId, Remembered, Roster, Stream,
+    StreamKind,
+    consensus::{Carrier, Unreached},
+    runtime::Spawner,
 };
 use tokio::sync::watch;
 
@@ -18,6 +20,7 @@ use super::Node;
 use crate::{
     clock,
     fleet::{
+        Tenure,
         feed::{Addresses, Announcer, Announces, Follow},
         line::Opener,
         roll::Keep,
@@ -52,12 +55,25 @@ impl Opener for MeshOpener {
     }
 }
 
+/// Carries the consensus engine's questions, once the mesh runs.
+pub(super) struct RaftCarrier(pub(super) Slot);
+
+impl Carrier for RaftCarrier {
+    fn ask(&self, node: NodeId, question: Vec<u8>, within: Duration) -> BoxFuture<'static, Result<Vec<u8>, Unreached>> {
+        let mesh = self.0.get().cloned();
+        Box::pin(async move {
+            let mesh = mesh.ok_or_else(|| Unreached("this process has no connection to other devices".into()))?;
+            mesh.ask_raft(node, question, within).await.map_err(|error| Unreached(error.to_string()))
+        })
+    }
+}
+
 /// Where members are, as far as this device's mesh knows.
 pub(super) struct Whereabouts(pub(super) Slot);
 
 impl Addresses for Whereabouts {
-    fn addresses(&self) -> Vec<(NodeId, Vec<SocketAddr>)> {
-        self.0.get().map(Mesh::known_addresses).unwrap_or_default()
+    fn addresses(&self, to: NodeId) -> Vec<(NodeId, Vec<SocketAddr>)> {
+        self.0.get().map(|mesh| mesh.known_addresses(Some(to))).unwrap_or_default()
     }
 }
 
@@ -140,14 +156,23 @@ impl Handler for Wires {
         })
     }
 
-    fn raft(&self, _peer: NodeId, _question: Vec<u8>) -> BoxFuture<'static, Vec<u8>> {
-        Box::pin(async { Vec::new() })
+    fn raft(&self, peer: NodeId, question: Vec<u8>) -> BoxFuture<'static, Vec<u8>> {
+        match self.node.upgrade() {
+            Some(node) => node.broker.answer_raft(peer, question),
+            // An answer that is none: the asker takes it for a lost one.
+            None => Box::pin(std::future::ready(Vec::new())),
+        }
     }
 
     fn remember(&self, peer: NodeId, remembered: Remembered) {
         if let Some(node) = self.node.upgrade() {
             node.store.lazy(vec![Change::set(Key::peer(&peer), &remembered)]);
         }
+    }
+
+    fn news(&self, from: NodeId, roster: Roster, addresses: Vec<(NodeId, Vec<SocketAddr>)>) {
+        let Some(node) = self.node.upgrade() else { return };
+        node.news.send_replace(Some(News { from, roster, addresses }));
     }
 
     fn forgotten(&self, by: NodeId) {
@@ -197,18 +222,6 @@ pub(super) fn duplicate_text(label: &str, duplicate: &Duplicate) -> String {
     }
 }
 
-/// Which run of this device begins (F15). It is not written down yet: the broker's store hears of it first.
-pub(super) fn next_run(store: &NodeStore) -> Result<Incarnation, StoreError> {
-    let before: Option<Incarnation> = store.read(&Key::incarnation())?;
-    let nonce = clock::random();
-    Ok(before.map_or_else(|| Incarnation::first(nonce), |before| before.next(nonce)))
-}
-
-/// Writes down which run began: before the mesh hears of it.
-pub(super) async fn keep_run(store: &NodeStore, run: Incarnation) -> Result<(), StoreError> {
-    store.durable(vec![Change::set(Key::incarnation(), &run)]).await
-}
-
 /// What the store remembers of peers.
 fn remembered(store: &NodeStore) -> Result<Vec<(NodeId, Remembered)>, StoreError> {
     let (from, to) = Key::peers();
@@ -252,7 +265,7 @@ pub(super) async fn start(node: &Arc<Node>) -> Result<(), super::StartError> {
             mdns: config.mdns,
             incarnation,
             remembered: remembered.clone(),
-            sockets: None,
+            sockets: node.sockets.clone(),
         };
         match Mesh::start(settings, node.membership.rosters(), handler.clone()).await {
             Ok(mesh) => {
@@ -311,7 +324,8 @@ impl Node {
                 changed = news.changed() => if changed.is_err() { return },
             }
             let Some(News { from, roster, addresses }) = news.borrow_and_update().clone() else { continue };
-            if from != self.membership.roster().broker {
+            // Any member's word: only a later one of this mesh is taken (F20).
+            if !self.membership.roster().members.contains_key(&from) {
                 continue;
             }
             if let Some(mesh) = self.mesh.get() {
@@ -330,52 +344,75 @@ impl Node {
         }
     }
 
-    /// For as long as the node runs: whenever there is a connection to the broker's device, says this device's name,
-    /// hands over what its own broker knew, and settles what was left open (F3, F9, F18).
+    /// For as long as the node runs: whenever somebody takes the broker's seat, or there is a connection to its device again,
+    /// says this device's name and settles what was left open (F3, F9, F17); and hands over what this device's own
+    /// broker knew once it joined another mesh (F18).
     pub(super) async fn attend(self: Arc<Self>) {
         let Some(mut connected) = self.mesh.get().map(Mesh::connected) else { return };
-        let mut rosters = self.membership.rosters();
-        let mut attended: Option<NodeId> = None;
+        let (mut seat, mut owing) = (self.seat.clone(), self.membership.owing());
+        let mut attended: Option<(Holder, Option<Tenure>)> = None;
         loop {
-            let broker = rosters.borrow_and_update().broker;
-            let there = broker != self.own() && connected.borrow_and_update().contains(&broker);
-            let done = if !there {
+            let holder = seat.holder();
+            let reached = match holder {
+                Holder::Here => true,
+                Holder::There(node) => connected.borrow_and_update().contains(&node),
+                Holder::Nobody => false,
+            };
+            let due = reached.then(|| (holder, seat.tenure()));
+            let done = if *owing.borrow_and_update() {
+                attended = None;
+                self.hand_over_belongings().await
+            } else if let Some(due) = due {
+                if attended == Some(due) {
+                    true
+                } else {
+                    let done = self.attend_once().await;
+                    attended = done.then_some(due);
+                    done
+                }
+            } else {
                 attended = None;
                 true
-            } else if attended == Some(broker) && !self.membership.is_owing() {
-                true
-            } else {
-                let done = self.attend_once(broker).await;
-                attended = done.then_some(broker);
-                done
             };
             tokio::select! {
+                biased;
                 () = self.stopping.cancelled() => return,
+                () = seat.left(holder) => {}
                 changed = connected.changed() => if changed.is_err() { return },
-                changed = rosters.changed() => if changed.is_err() { return },
+                changed = owing.changed() => if changed.is_err() { return },
                 () = tokio::time::sleep(RETRY), if !done => {}
             }
         }
     }
 
-    async fn attend_once(&self, broker: NodeId) -> bool {
-        if let Err(error) = self.tell_name(broker).await {
-            tracing::debug!(%error, "the broker has not heard this device's name yet");
-            return false;
-        }
-        if self.membership.is_owing() {
-            self.gate.quiet().await;
-            for piece in self.broker.export().pieces() {
-                if let Err(error) = self.merge_into(broker, piece).await {
-                    tracing::warn!(%error, "the mesh's broker has not taken over what this device's own broker knew yet");
-                    return false;
-                }
-            }
-            self.forget_tenure().await;
-            if let Err(error) = self.membership.handed_over(&self.config.name).await {
-                tracing::error!(%error, "what this device's own broker knew could not be archived");
+    /// Hands over what this device's own broker knew to the broker of the mesh that it joined. Whoever is reached first
+    /// names the broker, or is it.
+    async fn hand_over_belongings(&self) -> bool {
+        let roster = self.membership.roster();
+        let others = roster.voters.iter().chain(roster.members.keys()).copied();
+        let known = std::iter::once(roster.broker).chain(others).filter(|node| *node != self.own());
+        let mut tried = BTreeSet::new();
+        let known: Vec<NodeId> = known.filter(|node| tried.insert(*node)).collect();
+        let Some(broker) = known.into_iter().find(|node| self.connected(node)) else { return false };
+        self.gate.quiet().await;
+        for piece in self.broker.export().pieces() {
+            if let Err(error) = self.merge_into(broker, piece).await {
+                tracing::warn!(%error, "the mesh's broker has not taken over what this device's own broker knew yet");
                 return false;
             }
+        }
+        self.forget_tenure().await;
+        if let Err(error) = self.membership.handed_over().await {
+            tracing::error!(%error, "what this device's own broker knew could not be archived");
+            return false;
+        }
+        true
+    }
+
+    async fn attend_once(&self) -> bool {
+        if let Err(error) = self.tell_name().await {
+            tracing::debug!(%error, "the broker has not heard this device's name yet");
+            return false;
         }
         match self.sessions.reconcile().await {
             Ok(()) => true,

@@ -16,7 +16,9 @@ use std::{
     time::Duration,
 };
 
-use chappie_mesh::{Duplicate, Identity, IdentityError, Incarnation, MeshError, NodeId};
+use chappie_mesh::{
+    Duplicate, Identity, IdentityError, Incarnation, MeshError, NodeId, Sockets, consensus::Standing, runtime as seam,
+};
 use serde::Serialize;
 use tokio::{
     sync::{Semaphore, watch},
@@ -31,15 +33,13 @@ use crate::{
     control::{Commands, Server, SessionRow, SocketError},
     doors::http::{self, HttpDoor},
     fleet::{
-        directory::Fleet,
-        line::Line,
-        membership::{Membership, OpenFailure},
-        seat::Seat,
+        directory::Fleet, line::Line, membership::Membership, office::FleetOffice, reannounce, seat::Seat,
         serve::Incoming,
     },
-    sessions::{DirectoryError, ReconcileError, Sessions},
+    sessions::{DirectoryError, HostFactory, Sessions},
     storage::{
         blobs::Blobs,
+        medium::Medium,
         node::{NodeStore, StoreError},
         pair::{self, PairError},
     },
@@ -86,18 +86,15 @@ pub enum StartError {
     /// The broker's store.
     #[error(transparent)]
     Broker(#[from] broker::OpenError),
-    /// The broker could not be told what it must know.
-    #[error(transparent)]
-    Reconcile(ReconcileError),
+    /// This start could not be written down.
+    #[error("this start could not be recorded: {0}")]
+    Run(broker::ProposeError),
     /// A session of the command line.
     #[error(transparent)]
     Session(#[from] DirectoryError),
     /// The mesh.
     #[error(transparent)]
     Mesh(#[from] MeshError),
-    /// Which mesh this device belongs to.
-    #[error(transparent)]
-    Membership(#[from] OpenFailure),
     /// The control socket.
     #[error(transparent)]
     Socket(#[from] SocketError),
@@ -136,18 +133,33 @@ pub struct App {
     tasks: TaskTracker,
 }
 
+/// What a node stands on: a machine's own, or a simulated one's.
+pub struct Outside {
+    /// Its key.
+    pub identity: Arc<Identity>,
+    /// Where its stores are.
+    pub medium: Medium,
+    /// The network; `None`: the system's.
+    pub sockets: Option<Arc<dyn Sockets>>,
+    /// What runs its tools; `None`: native hosts.
+    pub hosts: Option<HostFactory>,
+}
+
 /// What commands act on.
 pub(crate) struct Node {
     config: Config,
     identity: Arc<Identity>,
+    sockets: Option<Arc<dyn Sockets>>,
     store: NodeStore,
-    /// This start of the device.
-    run: Incarnation,
     broker: Broker,
     sessions: Arc<Sessions>,
+    /// The broker, wherever it is, as the sessions know it.
+    office: Arc<FleetOffice>,
     blobs: Blobs,
     membership: Arc<Membership>,
     seat: Seat,
+    /// Which run of this device this is.
+    run: Incarnation,
     mesh: mesh::Slot,
     line: Line,
     /// Who is connected, as the parts know it that were built before the mesh ran.
@@ -186,16 +198,9 @@ impl App {
             Doors::None => None,
         };
         pair::check(&home)?;
-        let stopping = CancellationToken::new();
         let address = config.mcp;
-        let node = build::node(config, identity, stopping.clone()).await?;
-        let mut app = Self { node, stopping, http: None, control: None, tasks: TaskTracker::new() };
-        if doors != Doors::None
-            && let Err(error) = app.start_mesh().await
-        {
-            app.stop().await;
-            return Err(error);
-        }
+        let outside = Outside { identity, medium: Medium::Folder(home), sockets: None, hosts: None };
+        let mut app = Self::assemble(config, outside, doors != Doors::None).await?;
         if doors == Doors::All {
             match http::serve(app.surface(), address, app.stopping.child_token()).await {
                 Ok(door) => app.http = Some(door),
@@ -212,21 +217,53 @@ impl App {
         Ok(app)
     }
 
+    /// Starts a node that stands on `outside`, with its mesh and without doors.
+    ///
+    /// # Errors
+    /// [`StartError`]; what was started before is stopped again.
+    pub async fn start_on(config: Config, outside: Outside) -> Result<Self, StartError> {
+        Self::assemble(config, outside, true).await
+    }
+
+    async fn assemble(config: Config, outside: Outside, with_mesh: bool) -> Result<Self, StartError> {
+        let stopping = CancellationToken::new();
+        let node = build::node(config, outside, stopping.clone()).await?;
+        let app = Self { node, stopping, http: None, control: None, tasks: TaskTracker::new() };
+        if with_mesh && let Err(error) = app.start_mesh().await {
+            app.stop().await;
+            return Err(error);
+        }
+        Ok(app)
+    }
+
+    /// How this node's group stands, as it sees it.
+    #[must_use]
+    pub fn standing(&self) -> watch::Receiver<Arc<Standing>> {
+        self.node.broker.standing()
+    }
+
     /// Starts the mesh and what is done for it in the background.
     async fn start_mesh(&self) -> Result<(), StartError> {
         mesh::start(&self.node).await?;
         let membership = Arc::clone(&self.node.membership);
-        self.tasks.spawn(membership.follow(self.stopping.clone()));
+        self.keep(membership.follow(self.stopping.clone()));
         let (fleet, rosters, stopping) =
             (Arc::clone(&self.node.fleet), self.node.membership.rosters(), self.stopping.clone());
-        self.tasks.spawn(async move {
+        self.keep(async move {
             stopping.run_until_cancelled(fleet.follow(rosters)).await;
         });
-        self.tasks.spawn(Arc::clone(&self.node).attend());
-        self.tasks.spawn(Arc::clone(&self.node).forward_connected());
-        self.tasks.spawn(Arc::clone(&self.node).take_news());
-        self.tasks.spawn(self.node.announcer().run());
+        self.node.broker.tend().await;
+        self.keep(Arc::clone(&self.node).attend());
+        self.keep(Arc::clone(&self.node).forward_connected());
+        self.keep(Arc::clone(&self.node).take_news());
+        let (broker, sessions) = (self.node.broker.clone(), Arc::clone(&self.node.sessions));
+        self.keep(reannounce::run(broker, Arc::clone(&self.node.office), sessions, self.stopping.clone()));
+        self.keep(self.node.announcer().run());
         Ok(())
+    }
+
+    fn keep(&self, task: impl Future<Output = ()> + Send + 'static) {
+        seam::spawn(self.tasks.track_future(task));
     }
 
     /// What the command line can ask of this node.
@@ -260,6 +297,8 @@ impl App {
 
     /// Stops in reverse order: doors, sessions, stores. Running operations are cancelled and their outcomes written.
     pub async fn stop(self) {
+        // First of all, so that calls at other doors go on elsewhere while this device puts its things in order.
+        self.node.broker.hand_over(None).await;
         self.stopping.cancel();
         if let Some(control) = self.control {
             let _ = control.await;

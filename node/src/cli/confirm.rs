@@ -18,16 +18,41 @@ pub(super) fn ask(question: &str) -> Result<(), Failure> {
     answered(io::stdin().lock())
 }
 
+/// Asks for a word to be typed whole; anything else is a no.
+pub(super) fn ask_word(question: &str, word: &str) -> Result<(), Failure> {
+    let _ = write!(io::stderr(), "{}\nType {word} to go on: ", print::harmless(question));
+    typed(io::stdin().lock(), word)
+}
+
+fn typed(input: impl io::BufRead, word: &str) -> Result<(), Failure> {
+    let mut answer = String::new();
+    let read = input.take(ANSWER_BYTES_MAX).read_line(&mut answer);
+    if read.is_ok() && answer.trim() == word { Ok(()) } else { Err(declined()) }
+}
+
+fn declined() -> Failure {
+    Failure::Failed("not confirmed; nothing was changed".to_owned())
+}
+
 fn answered(input: impl io::BufRead) -> Result<(), Failure> {
     let mut answer = String::new();
     let read = input.take(ANSWER_BYTES_MAX).read_line(&mut answer);
     let yes = read.is_ok() && ["y", "yes"].contains(&answer.trim().to_ascii_lowercase().as_str());
-    if yes { Ok(()) } else { Err(Failure::Failed("not confirmed; nothing was changed".to_owned())) }
+    if yes { Ok(()) } else { Err(declined()) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_the_whole_word_is_the_word() {
+        assert!(typed(&b" recover\r\n"[..], "recover").is_ok());
+        for no in ["", "\n", "y\n", "yes\n", "Recover\n", "recover it\n"] {
+            let error = typed(no.as_bytes(), "recover").unwrap_err().to_string();
+            assert!(error.contains("nothing was changed"), "{error}");
+        }
+    }
 
     #[test]
     fn only_a_yes_is_a_yes() {

@@ -11,6 +11,7 @@ mod invite;
 mod join;
 mod log;
 mod mcp;
+mod mesh;
 mod node;
 mod peers;
 mod print;
@@ -69,6 +70,9 @@ enum Command {
     Peers(peers::Args),
     /// Take a device out of the mesh
     Forget(forget::Args),
+    /// Begin a mesh anew that lost its voters, or settle a split
+    #[command(subcommand)]
+    Mesh(mesh::Command),
     /// Make this home another device, which stands alone
     ResetIdentity(reset_identity::Args),
     /// List the sessions of all devices
@@ -216,6 +220,7 @@ async fn dispatch(context: &Context, command: Command) -> Result<(), Failure> {
         Command::Join(args) => join::run(context, args).await,
         Command::Peers(args) => peers::run(context, &args).await,
         Command::Forget(args) => forget::run(context, args).await,
+        Command::Mesh(command) => mesh::run(context, command).await,
         Command::ResetIdentity(args) => reset_identity::run(context, &args).await,
         Command::Sessions(args) => sessions::run(context, &args).await,
         Command::Session(command) => session::run(context, command).await,

@@ -59,6 +59,8 @@ mod tests {
             name: "laptop".into(),
             state: "connected".into(),
             addresses: vec!["10.0.0.2:24274".into(), "[fe80::1%2]:24274".into()],
+            voter: true,
+            lag: Some(0),
             rtt_ms: Some(1.26),
             trouble: None,
         }

@@ -2,6 +2,7 @@
 
 use std::{ffi::OsString, net::SocketAddr, time::Duration};
 
+use chappie_mesh::consensus::Voting;
 use clap::builder::{OsStringValueParser, TypedValueParser as _};
 
 use crate::config::{self, Layer, SessionSpec};
@@ -24,6 +25,9 @@ pub(super) struct Settings {
     /// Neither look for devices nor be seen by multicast DNS [env: CHAPPIE_NO_MDNS]
     #[arg(long)]
     no_mdns: bool,
+    /// Whether this device votes on who is broker: auto, always or never [default: auto] [env: CHAPPIE_VOTER]
+    #[arg(long, value_name = "WORD", value_parser = config::voter)]
+    voter: Option<Voting>,
     /// Seconds in which a second run of a chat is told to observe; 0 turns it off [default: 20] [env: CHAPPIE_COOLDOWN]
     #[arg(long, value_name = "SECONDS", value_parser = config::cooldown)]
     cooldown: Option<Duration>,
@@ -44,6 +48,7 @@ impl Settings {
             listen: self.listen,
             connect: Some(self.connect).filter(|list| !list.is_empty()),
             mdns: self.no_mdns.then_some(false),
+            voter: self.voter,
             cooldown: self.cooldown,
             call_budget: self.call_budget,
             log: self.log,

@@ -101,6 +101,8 @@ mod tests {
             name: "laptop".into(),
             state: "connected".into(),
             addresses: vec!["10.0.0.2:1".into(), "[fe80::1%2]:1".into()],
+            voter: true,
+            lag: None,
             rtt_ms: Some(0.44),
             trouble: None,
         };

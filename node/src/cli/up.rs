@@ -16,8 +16,9 @@ use crate::{
     telemetry,
 };
 
-/// A running node says what it does; libraries only what went wrong.
-const LOG_DEFAULT: &str = "chappie=info,warn";
+/// A running node says what it does; libraries only what went wrong. The consensus engine warns of every sign of life that
+/// does not arrive, which `status` says better.
+const LOG_DEFAULT: &str = "chappie=info,openraft=error,warn";
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {

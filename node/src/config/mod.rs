@@ -14,9 +14,10 @@ use std::{
     time::Duration,
 };
 
+use chappie_mesh::consensus::Voting;
 use serde::Deserialize;
 
-pub use parse::{Invalid, JoinCode, call_budget, connect, cooldown, device_name, listen, mcp, name, session};
+pub use parse::{Invalid, JoinCode, call_budget, connect, cooldown, device_name, listen, mcp, name, session, voter};
 
 /// Where MCP is served when nothing else is said (design section 11).
 pub const MCP_DEFAULT: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 24276));
@@ -58,6 +59,8 @@ pub struct Config {
     pub connect: Vec<String>,
     /// Whether devices are looked for, and this one shown, by multicast DNS.
     pub mdns: bool,
+    /// Whether this device may vote on who is broker, and so be it.
+    pub voter: Voting,
     /// The invite that a node without a mesh uses at its start.
     pub join: Option<JoinCode>,
     /// Whether the ready line is JSON.
@@ -85,6 +88,8 @@ pub struct Layer {
     pub connect: Option<Vec<String>>,
     /// See [`Config::mdns`].
     pub mdns: Option<bool>,
+    /// See [`Config::voter`].
+    pub voter: Option<Voting>,
     /// See [`Config::join`].
     pub join: Option<JoinCode>,
     /// See [`Config::json`].
@@ -98,13 +103,14 @@ pub struct Layer {
 }
 
 /// The environment variables that are settings, without `CHAPPIE_HOME`, which says where the file is.
-const VARIABLES: [&str; 11] = [
+const VARIABLES: [&str; 12] = [
     "CHAPPIE_NAME",
     "CHAPPIE_SESSION",
     "CHAPPIE_MCP",
     "CHAPPIE_LISTEN",
     "CHAPPIE_CONNECT",
     "CHAPPIE_NO_MDNS",
+    "CHAPPIE_VOTER",
     "CHAPPIE_JOIN",
     "CHAPPIE_JSON",
     "CHAPPIE_COOLDOWN",
@@ -161,6 +167,7 @@ struct Written {
     listen: Option<String>,
     connect: Option<Vec<String>>,
     mdns: Option<bool>,
+    voter: Option<String>,
     join: Option<String>,
     json: Option<bool>,
     cooldown: Option<f64>,
@@ -188,6 +195,7 @@ impl Layer {
             listen: checked("listen", &place, written.listen.map(|text| parse::listen(&text)).transpose())?,
             connect: checked("connect", &place, written.connect.map(parse::connect_all).transpose())?,
             mdns: written.mdns,
+            voter: checked("voter", &place, written.voter.map(|text| parse::voter(&text)).transpose())?,
             join: checked("join", &place, written.join.map(|text| text.parse()).transpose())?,
             json: written.json,
             cooldown: checked("cooldown", &place, written.cooldown.map(parse::cooldown_seconds).transpose())?,
@@ -233,6 +241,7 @@ impl Layer {
             "CHAPPIE_LISTEN" => self.listen = Some(parse::listen(text)?),
             "CHAPPIE_CONNECT" => self.connect = Some(parse::connect_list(text)?),
             "CHAPPIE_NO_MDNS" => self.mdns = Some(!parse::boolean(text)?),
+            "CHAPPIE_VOTER" => self.voter = Some(parse::voter(text)?),
             "CHAPPIE_JOIN" => self.join = Some(text.parse()?),
             "CHAPPIE_JSON" => self.json = Some(parse::boolean(text)?),
             "CHAPPIE_COOLDOWN" => self.cooldown = Some(parse::cooldown(text)?),
@@ -264,6 +273,7 @@ impl Layer {
             listen: self.listen.or(below.listen),
             connect: self.connect.or(below.connect),
             mdns: self.mdns.or(below.mdns),
+            voter: self.voter.or(below.voter),
             join: self.join.or(below.join),
             json: self.json.or(below.json),
             cooldown: self.cooldown.or(below.cooldown),
@@ -283,6 +293,7 @@ impl Layer {
             listen: self.listen,
             connect: self.connect.unwrap_or_default(),
             mdns: self.mdns.unwrap_or(true),
+            voter: self.voter.unwrap_or_default(),
             join: self.join,
             json: self.json.unwrap_or(false),
             cooldown: self.cooldown.unwrap_or(COOLDOWN_DEFAULT),

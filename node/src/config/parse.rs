@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use chappie_mesh::{InviteCode, InviteCodeError};
+use chappie_mesh::{InviteCode, InviteCodeError, consensus::Voting};
 use serde::{Deserialize, Serialize};
 
 use super::SessionSpec;
@@ -70,6 +70,9 @@ pub enum Invalid {
     /// Not true or false.
     #[error("{0:?} is neither true nor false")]
     Boolean(String),
+    /// Not a word on voting.
+    #[error("{0:?} is none of auto, always, never")]
+    Voter(String),
     /// Not a number of seconds.
     #[error("{0:?} is not a number of seconds")]
     Seconds(String),
@@ -106,6 +109,19 @@ pub fn device_name(text: &str) -> Result<String, Invalid> {
     let name = name(text)?;
     chappie_mesh::check_name(&name).map_err(Invalid::DeviceName)?;
     Ok(name)
+}
+
+/// Whether a device votes: `auto`, `always` or `never`.
+///
+/// # Errors
+/// When it is another word.
+pub fn voter(text: &str) -> Result<Voting, Invalid> {
+    match text.trim() {
+        "auto" => Ok(Voting::Auto),
+        "always" => Ok(Voting::Always),
+        "never" => Ok(Voting::Never),
+        _ => Err(Invalid::Voter(text.chars().take(2 * NAME_CHARS_MAX).collect())),
+    }
 }
 
 /// `DIR` or `DIR=NAME`. The last `=` splits, unless a `/` follows it: `a=b/` is the folder `a=b`.

@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use chappie_mesh::consensus::Voting;
 use chappie_mesh::{InviteCode, fresh_invite};
 
 use super::{
@@ -52,6 +53,7 @@ fn nothing_said_gives_the_defaults() {
         listen: None,
         connect: Vec::new(),
         mdns: true,
+        voter: Voting::Auto,
         join: None,
         json: false,
         cooldown: COOLDOWN_DEFAULT,
@@ -99,7 +101,7 @@ fn every_setting_has_the_same_name_in_file_and_environment() {
     let code = code();
     let written = from_toml(&format!(
         "name = 'n'\nsession = ['/s=t']\nmcp = '[::1]:0'\nlisten = '[::]:0'\nconnect = ['a.b:1', '[::1]:2']\n\
-         mdns = false\njoin = '{code}'\njson = true\ncooldown = 0\ncall_budget = 1.5\nlog = 'debug'"
+         mdns = false\nvoter = 'never'\njoin = '{code}'\njson = true\ncooldown = 0\ncall_budget = 1.5\nlog = 'debug'"
     ));
     let pairs = [
         ("CHAPPIE_NAME", "n"),
@@ -108,6 +110,7 @@ fn every_setting_has_the_same_name_in_file_and_environment() {
         ("CHAPPIE_LISTEN", "[::]:0"),
         ("CHAPPIE_CONNECT", "a.b:1, [::1]:2,"),
         ("CHAPPIE_NO_MDNS", "true"),
+        ("CHAPPIE_VOTER", "never"),
         ("CHAPPIE_JOIN", &format!(" {code}\n")),
         ("CHAPPIE_JSON", "true"),
         ("CHAPPIE_COOLDOWN", "0"),
@@ -116,6 +119,7 @@ fn every_setting_has_the_same_name_in_file_and_environment() {
     ];
     let set = Layer::from_variables(&variables(&pairs));
     assert_eq!(written, set);
+    assert_eq!(set.as_ref().unwrap().voter, Some(Voting::Never));
     assert_eq!(set.unwrap().call_budget, Some(Duration::from_millis(1500)));
     assert_eq!(pairs.map(|(variable, _)| variable), super::VARIABLES);
 }

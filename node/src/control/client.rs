@@ -15,8 +15,8 @@ use tokio::{
 };
 
 use super::{
-    CommandError, Commands, Finding, ForgetRow, ImportRow, InviteRow, JoinRow, LogEntry, LogPage, LogQuery, PeerRow,
-    ReceiptReport, ReceiptRow, Reply, Resolution, SessionNew, SessionRow, StatusReport,
+    CommandError, Commands, Finding, FollowRow, ForgetRow, ImportRow, InviteRow, JoinRow, LogEntry, LogPage, LogQuery,
+    PeerRow, ReceiptReport, ReceiptRow, RecoverRow, Reply, Resolution, SessionNew, SessionRow, StatusReport,
     frame::{Body, Lines, Method, Request, Response},
     socket::{self, SocketError},
 };
@@ -194,6 +194,14 @@ impl Commands for Remote {
 
     fn forget(&self, device: String) -> Reply<'_, ForgetRow> {
         Box::pin(self.ask(Method::Forget { device }))
+    }
+
+    fn recover(&self, accept_loss: bool) -> Reply<'_, RecoverRow> {
+        Box::pin(self.ask(Method::Recover { accept_loss }))
+    }
+
+    fn follow(&self, device: String) -> Reply<'_, FollowRow> {
+        Box::pin(self.ask(Method::Follow { device }))
     }
 
     fn serve_mcp(self: Arc<Self>, mut stream: UnixStream, session: Option<String>) -> BoxFuture<'static, ()> {

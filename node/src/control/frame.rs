@@ -85,6 +85,17 @@ pub enum Method {
         /// Id, unique prefix or name.
         device: String,
     },
+    /// Gives a `RecoverRow`.
+    Recover {
+        /// Whether operations that only missing devices know may run again.
+        #[serde(rename = "acceptLoss")]
+        accept_loss: bool,
+    },
+    /// Gives a `FollowRow`.
+    Follow {
+        /// Id, unique prefix or name.
+        device: String,
+    },
     /// Gives `null`; after that line the connection carries MCP and nothing else.
     Mcp {
         /// The session that a connection without a chat works in until it selects another.
@@ -330,6 +341,8 @@ mod tests {
             Method::Join { code: code() },
             Method::Peers {},
             Method::Forget { device: "laptop".into() },
+            Method::Recover { accept_loss: true },
+            Method::Follow { device: "laptop".into() },
         ];
         for method in methods {
             let request = Request { id: 7, method };

@@ -18,9 +18,9 @@ use tokio::net::UnixStream;
 use crate::{config::JoinCode, host::BoxFuture};
 
 pub use protocol::{
-    BrokerRow, CommandError, Finding, ForgetRow, ImportRow, InviteRow, JoinRow, LOG_LIMIT_MAX, LogEntry, LogPage,
-    LogQuery, PeerRow, QuorumRow, ReceiptReport, ReceiptRow, Resolution, SessionNew, SessionRow, SessionStatus,
-    StatusReport,
+    BrokerRow, CommandError, Finding, FollowRow, ForgetRow, ImportRow, InviteRow, JoinRow, LOG_LIMIT_MAX, LogEntry,
+    LogPage, LogQuery, PeerRow, QuorumRow, ReceiptReport, ReceiptRow, RecoverRow, Resolution, SessionNew, SessionRow,
+    SessionStatus, StatusReport,
 };
 pub use server::Server;
 pub use socket::SocketError;
@@ -79,6 +79,14 @@ pub trait Commands: Send + Sync + 'static {
 
     /// Takes a device out of the mesh, named as [`membership::named`] says.
     fn forget(&self, device: String) -> Reply<'_, ForgetRow>;
+
+    /// Begins the mesh anew on this device, with all that it has (failure rule F16): for when more than half of the voters
+    /// are lost for good. With `accept_loss`, operations that only missing devices know may run again (F17).
+    fn recover(&self, accept_loss: bool) -> Reply<'_, RecoverRow>;
+
+    /// After a split: gives this device's own side of the broker's records up, and follows that of a device, named as
+    /// [`membership::named`] says (F16).
+    fn follow(&self, device: String) -> Reply<'_, FollowRow>;
 
     /// Serves MCP over `stream` as over a standard input and output, until either side ends. A client that names no chat
     /// works in `session` (an id) until it selects another: the folder its program was started in.

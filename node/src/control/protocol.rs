@@ -74,6 +74,12 @@ pub struct PeerRow {
     pub addresses: Vec<String>,
     /// Measured round trip, milliseconds; `None` when not connected.
     pub rtt_ms: Option<f64>,
+    /// Whether it votes on who is broker.
+    #[serde(default)]
+    pub voter: bool,
+    /// At the broker: how many of its log's entries the device lacks; `None` elsewhere, or when it never answered.
+    #[serde(default)]
+    pub lag: Option<u64>,
     /// Why it cannot be reached or counted on, when that is known; a sentence.
     #[serde(default)]
     pub trouble: Option<String>,
@@ -119,6 +125,28 @@ pub struct ForgetRow {
     pub name: String,
     /// Its sessions as they were listed; the mesh has them no longer.
     pub sessions: Vec<SessionRow>,
+}
+
+/// A new beginning of the mesh, made on this device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RecoverRow {
+    /// The mesh's id.
+    pub mesh: String,
+    /// Which beginning it is; one more than before.
+    pub epoch: u64,
+    /// Devices whose operations are not known yet: new operations with an `operationId` are refused until they are back.
+    pub missing: Vec<String>,
+}
+
+/// A device whose side this one takes after a split.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FollowRow {
+    /// What people call it.
+    pub device: String,
+    /// Where this device's own side of the broker's records was put.
+    pub archived: String,
 }
 
 /// What a session does now.

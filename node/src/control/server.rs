@@ -176,6 +176,8 @@ impl Connection {
             Method::Join { code } => encoded(commands.join(code).await),
             Method::Peers {} => encoded(commands.peers().await),
             Method::Forget { device } => encoded(commands.forget(device).await),
+            Method::Recover { accept_loss } => encoded(commands.recover(accept_loss).await),
+            Method::Follow { device } => encoded(commands.follow(device).await),
             // Taken by `hand_over` before.
             Method::Mcp { .. } => Ok(Value::Null),
         };

@@ -75,6 +75,8 @@ fn peer() -> PeerRow {
         name: "laptop".into(),
         state: "waiting".into(),
         addresses: vec!["[fe80::1%2]:24274".into()],
+        voter: true,
+        lag: Some(3),
         rtt_ms: Some(0.25),
         trouble: Some("away".into()),
     }
@@ -203,6 +205,15 @@ impl Commands for Scripted {
 
     fn forget(&self, device: String) -> Reply<'_, ForgetRow> {
         Box::pin(async { Ok(ForgetRow { node: "P".into(), name: device, sessions: vec![session()] }) })
+    }
+
+    fn recover(&self, accept_loss: bool) -> Reply<'_, RecoverRow> {
+        let missing = if accept_loss { Vec::new() } else { vec!["tower".to_owned()] };
+        Box::pin(async { Ok(RecoverRow { mesh: "M".into(), epoch: 2, missing }) })
+    }
+
+    fn follow(&self, device: String) -> Reply<'_, FollowRow> {
+        Box::pin(async { Ok(FollowRow { device, archived: "/h/b".into() }) })
     }
 
     /// Echoes until the end, so that a test sees whose bytes arrive.

@@ -50,8 +50,8 @@ pub trait Follow: Send + Sync + 'static {
 
 /// Where members are, as far as the broker knows.
 pub trait Addresses: Send + Sync + 'static {
-    /// Known addresses of members and of this device.
-    fn addresses(&self) -> Vec<(NodeId, Vec<SocketAddr>)>;
+    /// Known addresses of members and of this device, as far as `to` can use them.
+    fn addresses(&self, to: NodeId) -> Vec<(NodeId, Vec<SocketAddr>)>;
 }
 
 /// The member's end.
@@ -209,7 +209,7 @@ impl Receiver {
             if !roster.members.contains_key(&feed.peer) {
                 return Ok(());
             }
-            let news = News { roster, addresses: self.addresses.addresses(), ext: Extensions::new() };
+            let news = News { roster, addresses: self.addresses.addresses(feed.peer), ext: Extensions::new() };
             stream.send.message(&Down::Roster(Box::new(news))).await?;
             let (rested, mut moved) = (Instant::now() + ADDRESSES_REST, false);
             loop {

@@ -502,7 +502,7 @@ impl Keep for Kept {
 struct Nowhere;
 
 impl Addresses for Nowhere {
-    fn addresses(&self) -> Vec<(NodeId, Vec<SocketAddr>)> {
+    fn addresses(&self, _to: NodeId) -> Vec<(NodeId, Vec<SocketAddr>)> {
         Vec::new()
     }
 }

@@ -360,7 +360,7 @@ pub(super) enum Use {
     None,
     /// It holds rows.
     Alone,
-    /// It holds rows, and among them that this device has others in its mesh ([`Key::membership`]).
+    /// It holds rows, and among them that this device has others in its mesh ([`Key::mesh`]).
     Member,
 }
 
@@ -375,10 +375,11 @@ pub(super) fn usage(medium: &Medium) -> Result<Use, StoreError> {
             Err(redb::TableError::TableDoesNotExist(_)) => return Ok(Use::None),
             rows => rows?,
         };
-        Ok(match (rows.is_empty()?, rows.get(Key::membership().as_bytes())?) {
+        let others = rows.get(Key::mesh().as_bytes())?.is_some() || rows.get(Key::membership().as_bytes())?.is_some();
+        Ok(match (rows.is_empty()?, others) {
             (true, _) => Use::None,
-            (false, None) => Use::Alone,
-            (false, Some(_)) => Use::Member,
+            (false, false) => Use::Alone,
+            (false, true) => Use::Member,
         })
     };
     look().map_err(|error| open_error(&medium.path(FILE), &error))

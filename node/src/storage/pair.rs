@@ -176,11 +176,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let home = folder.path();
         fill_node(home, 1).await;
-        write(home, vec![Change::set(Key::membership(), &"others")]).await;
+        write(home, vec![Change::set(Key::mesh(), &"others")]).await;
         check(home).unwrap();
         fs::write(home.join(log::FILE), "").unwrap();
         check(home).unwrap();
-        write(home, vec![Change::remove(Key::membership())]).await;
+        write(home, vec![Change::remove(Key::mesh())]).await;
         refusal(home);
     }
 

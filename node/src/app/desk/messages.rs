@@ -70,4 +70,6 @@ pub(super) enum DeskTold {
         /// Whether the same again may succeed by itself.
         temporary: bool,
     },
+    /// Not done: this device is not the broker. Who is, as far as it knows.
+    Elsewhere(Option<NodeId>),
 }

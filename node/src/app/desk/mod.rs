@@ -5,7 +5,7 @@ mod messages;
 
 use std::{sync::Arc, time::Duration};
 
-use chappie_mesh::{InviteId, InviteKey, JoinReply, JoinRequest, Mesh, NodeId, Roster, Stream, StreamKind};
+use chappie_mesh::{InviteId, InviteKey, JoinReply, JoinRequest, NodeId, Roster, Stream, StreamKind};
 use serde::{Serialize, de::DeserializeOwned};
 
 use self::messages::{ASK_MAX, DeskAsk, DeskTold, TOLD_MAX};
@@ -21,6 +21,9 @@ const CONNECT_WAIT: Duration = Duration::from_secs(5);
 /// How long an answer may take after that. Merging the largest state takes about a second on a slow disk.
 const ANSWER_WAIT: Duration = Duration::from_secs(15);
 
+/// Devices that one question is sent to in a row: whoever is asked first may have lost the seat, and whoever it names too.
+const HOPS_MAX: usize = 4;
+
 /// Questions of members that are answered at one time; each costs a task, and at most [`ASK_MAX`] bytes. More are dropped,
 /// and whoever asked is told that nobody answered.
 pub(super) const DESKS_MAX: usize = 32;
@@ -30,8 +33,24 @@ fn failed(error: impl std::fmt::Display) -> CommandError {
 }
 
 impl Node {
-    /// Asks the broker's device, which is another one.
+    /// Asks the device `broker`, and whoever it names as the broker.
     async fn ask_desk(&self, broker: NodeId, ask: DeskAsk) -> Result<DeskTold, CommandError> {
+        let mut asked = broker;
+        for _ in 0..HOPS_MAX {
+            match self.ask_one(asked, &ask).await? {
+                DeskTold::Refused { message, temporary } => return Err(CommandError { message, temporary }),
+                DeskTold::Elsewhere(Some(next)) if next != asked && next != self.own() => asked = next,
+                DeskTold::Elsewhere(_) => break,
+                told => return Ok(told),
+            }
+        }
+        let device = self.membership.roster().label(&asked);
+        Err(CommandError::temporary(format!(
+            "no device is the broker just now (asked {device} last); try again in some seconds, and see `chappie status`"
+        )))
+    }
+
+    async fn ask_one(&self, broker: NodeId, ask: &DeskAsk) -> Result<DeskTold, CommandError> {
         let device = self.membership.roster().label(&broker);
         let Some(mesh) = self.mesh.get() else {
             return Err(CommandError::new(format!(
@@ -45,16 +64,27 @@ impl Node {
         let mut stream =
             mesh.open(broker, StreamKind::Desk, CONNECT_WAIT).await.map_err(|error| unreachable(error.to_string()))?;
         let exchange = async {
-            stream.send.message(&ask).await?;
+            stream.send.message(ask).await?;
             stream.send.finish();
             stream.recv.message::<DeskTold>(TOLD_MAX).await
         };
         match tokio::time::timeout(ANSWER_WAIT, exchange).await {
-            Ok(Ok(Some(DeskTold::Refused { message, temporary }))) => Err(CommandError { message, temporary }),
             Ok(Ok(Some(told))) => Ok(told),
             Ok(Ok(None)) => Err(unreachable("it closed the question without an answer".into())),
             Ok(Err(error)) => Err(unreachable(error.to_string())),
             Err(_) => Err(unreachable(format!("it did not answer within {} s", ANSWER_WAIT.as_secs()))),
+        }
+    }
+
+    /// Who has the seat; waits a moment while it changes hands.
+    ///
+    /// # Errors
+    /// Nobody has it: who is missing, and what to do.
+    async fn broker_now(&self) -> Result<Holder, CommandError> {
+        let mut seat = self.seat.clone();
+        match tokio::time::timeout(CONNECT_WAIT, seat.taken()).await {
+            Ok(holder) => Ok(holder),
+            Err(_) => Err(self.no_broker()),
         }
     }
 
@@ -94,7 +124,7 @@ impl Node {
 
     /// All receipts, oldest first.
     pub(super) async fn all_receipts(&self) -> Result<Vec<ReceiptRow>, CommandError> {
-        match self.seat.holder() {
+        match self.broker_now().await? {
             Holder::Here => Ok(self.receipt_rows()),
             Holder::There(broker) => self.ask_rows(broker, DeskAsk::Receipts).await,
             Holder::Nobody => Err(self.no_broker()),
@@ -103,7 +133,7 @@ impl Node {
 
     /// One receipt with its details.
     pub(super) async fn one_receipt(&self, id: String) -> Result<ReceiptReport, CommandError> {
-        match self.seat.holder() {
+        match self.broker_now().await? {
             Holder::Here => self.receipt_report(&id).await,
             Holder::There(broker) => self.ask_rows(broker, DeskAsk::Receipt(id)).await,
             Holder::Nobody => Err(self.no_broker()),
@@ -112,7 +142,7 @@ impl Node {
 
     /// Takes a person's word on a receipt.
     pub(super) async fn settle_by_word(&self, id: String, how: Resolution) -> Result<(), CommandError> {
-        match self.seat.holder() {
+        match self.broker_now().await? {
             Holder::Here => self.resolve_here(&id, how).await,
             Holder::There(broker) => self.ask_done(broker, DeskAsk::Resolve(id, how)).await,
             Holder::Nobody => Err(self.no_broker()),
@@ -127,7 +157,7 @@ impl Node {
         uses: u32,
         ttl_ms: u64,
     ) -> Result<(), CommandError> {
-        match self.seat.holder() {
+        match self.broker_now().await? {
             Holder::Here => self.broker.invite(id, key, uses, ttl_ms).await.map_err(failed),
             Holder::There(broker) => self.ask_done(broker, DeskAsk::Invite { id, key, uses, ttl_ms }).await,
             Holder::Nobody => Err(self.no_broker()),
@@ -142,7 +172,7 @@ impl Node {
                  `chappie reset-identity`",
             ));
         }
-        match self.seat.holder() {
+        match self.broker_now().await? {
             Holder::Here => self.forget_here(&word).await,
             Holder::There(broker) => self.ask_rows(broker, DeskAsk::Forget(word)).await,
             Holder::Nobody => Err(self.no_broker()),
@@ -150,12 +180,16 @@ impl Node {
     }
 
     /// Tells the broker this device's name, when the roster has another one.
-    pub(super) async fn tell_name(&self, broker: NodeId) -> Result<(), CommandError> {
+    pub(super) async fn tell_name(&self) -> Result<(), CommandError> {
         let known = self.membership.roster().members.get(&self.own()).map(|member| member.name.clone());
         if known.as_ref() == Some(&self.config.name) {
             return Ok(());
         }
-        self.ask_done(broker, DeskAsk::Rename(self.config.name.clone())).await
+        match self.seat.holder() {
+            Holder::Here => self.broker.rename(self.own(), &self.config.name).await.map_err(failed),
+            Holder::There(broker) => self.ask_done(broker, DeskAsk::Rename(self.config.name.clone())).await,
+            Holder::Nobody => Err(self.no_broker()),
+        }
     }
 
     /// Hands over what this device's own broker knew (F18).
@@ -171,9 +205,11 @@ impl Node {
                 "the inviting device is changing its mesh itself just now; try again in a minute, with a new invite";
             return JoinReply::Refused(text.into());
         };
-        let admitted = match self.seat.holder() {
-            Holder::Here => self.admit_here(node, &name, invite, binding, proof).await,
-            Holder::There(broker) => {
+        let admitted = match self.broker_now().await {
+            Err(error) => Err(error),
+            Ok(Holder::Nobody) => Err(self.no_broker()),
+            Ok(Holder::Here) => self.admit_here(node, &name, invite, binding, proof).await,
+            Ok(Holder::There(broker)) => {
                 let ask = DeskAsk::Admit { node, name, invite, binding, proof };
                 match self.ask_desk(broker, ask).await {
                     Ok(DeskTold::Roster(roster)) => Ok(Arc::new(roster)),
@@ -181,11 +217,10 @@ impl Node {
                     Err(error) => Err(error),
                 }
             }
-            Holder::Nobody => Err(self.no_broker()),
         };
         match admitted {
             Ok(roster) => {
-                let addresses = self.mesh.get().map(Mesh::known_addresses).unwrap_or_default();
+                let addresses = self.mesh.get().map(|mesh| mesh.known_addresses(None)).unwrap_or_default();
                 JoinReply::Welcome { roster: (*roster).clone(), addresses }
             }
             Err(error) => JoinReply::Refused(error.message),
@@ -235,9 +270,11 @@ impl Node {
         let told = if self.seat.holder() == Holder::Here {
             self.desk_answer(peer, ask).await
         } else {
-            let broker = self.membership.roster();
-            let message = format!("{} is not the broker; {} is", self.config.name, broker.label(&broker.broker));
-            Err(CommandError::temporary(message))
+            let broker = match self.seat.holder() {
+                Holder::There(broker) => Some(broker),
+                Holder::Here | Holder::Nobody => None,
+            };
+            Ok(DeskTold::Elsewhere(broker))
         };
         let told =
             told.unwrap_or_else(|error| DeskTold::Refused { message: error.message, temporary: error.temporary });

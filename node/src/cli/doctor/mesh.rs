@@ -181,6 +181,8 @@ mod tests {
             name: "laptop".into(),
             state: state.into(),
             addresses: vec!["10.0.0.2:1".into()],
+            voter: false,
+            lag: None,
             rtt_ms: None,
             trouble: None,
         }

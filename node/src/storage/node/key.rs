@@ -88,7 +88,14 @@ impl Key {
         Self::of(b'J', "")
     }
 
-    /// The mesh that this node is a member of, as its broker last said: its copy of the roster.
+    /// The mesh that this node shares with other devices: its copy of the roster. The row stands there exactly while there
+    /// are others.
+    #[must_use]
+    pub fn mesh() -> Self {
+        Self::of(b'B', "")
+    }
+
+    /// The same in the form that it had before brokers were elected.
     #[must_use]
     pub fn membership() -> Self {
         Self::of(b'M', "")
