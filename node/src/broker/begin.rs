@@ -21,7 +21,7 @@ pub(super) enum Found {
     /// Nothing: it is new.
     Nothing,
     /// A log of an older format, which one device wrote for itself.
-    Older(State),
+    Older(Box<State>),
     /// The log of a group, which stands for this state.
     Log {
         /// Whose.
@@ -82,7 +82,7 @@ pub(super) fn begin(found: Found, who: Beginner<'_>) -> Begin {
             Some(group) => Begin::Empty { group, archive: None },
             None => who.found(State::default(), None),
         },
-        Found::Older(state) => older(state, who),
+        Found::Older(state) => older(*state, who),
         Found::Log { group, state, foreign } => log(group, *state, foreign, who),
     }
 }
@@ -240,11 +240,11 @@ mod tests {
     #[test]
     fn a_store_of_an_older_format_goes_on_unless_it_was_unused() {
         let zero = Group { epoch: Epoch { count: 1, id: [0; 16] }, ..group(1) };
-        let kept = begin(Found::Older(state(&[1, 2])), who(1, None));
+        let kept = begin(Found::Older(Box::new(state(&[1, 2]))), who(1, None));
         assert!(matches!(kept, Begin::Seed { group, archive: None, .. } if group == zero));
         let plain = State { membership: None, ..state(&[1]) };
-        assert_eq!(words(begin(Found::Older(plain), who(1, None))), ("seed", 9, 7, None));
-        let unused = begin(Found::Older(state(&[1])), who(1, Some(group(2))));
+        assert_eq!(words(begin(Found::Older(Box::new(plain)), who(1, None))), ("seed", 9, 7, None));
+        let unused = begin(Found::Older(Box::new(state(&[1]))), who(1, Some(group(2))));
         assert!(matches!(unused, Begin::Empty { group, archive: Some("before-join") } if group == self::group(2)));
     }
 

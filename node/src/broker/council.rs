@@ -3,6 +3,9 @@
 //! and moves the device to another group (F16, F18, F21). Not a place for decisions: those are in [`super::begin`],
 //! [`super::follow`] and [`super::prefer`].
 
+mod moving;
+mod opening;
+
 use std::{
     collections::BTreeSet,
     io,
@@ -13,10 +16,7 @@ use std::{
 
 use chappie_mesh::{
     Incarnation, MeshId, NodeId,
-    consensus::{
-        Carrier, Consensus, Epoch, Group, MemberId, Pace, Persisted, Settings as MemberSettings, Standing, Voting,
-        Write, contents, seed,
-    },
+    consensus::{Carrier, Consensus, Group, MemberId, Pace, Persisted, Settings as MemberSettings, Standing, Voting},
     runtime::{blocking, spawn},
 };
 use tokio::{
@@ -25,26 +25,18 @@ use tokio::{
 };
 
 use super::{
-    begin::{self, Begin, Beginner, Found, recovered, upgraded},
     errors::{OpenError, ProposeError},
-    follow::{Meeting, meet},
     limits::{REOPEN_MS, SILENT_MS, SPLIT_HEARD_MS},
-    machine::{Replica, replay},
-    membership::{Membership, label},
+    machine::Replica,
     prefer::PREFER_EVERY_MS,
     shared::{Clocks, Shared},
-    state::State,
     writer::{Acting, Seat},
 };
-use crate::{
-    clock,
-    ids::Millis,
-    storage::{
-        bond::{Bond, bond},
-        log::{ConsensusStore, Head, Opened},
-        medium::Medium,
-    },
+use crate::storage::{
+    log::{ConsensusStore, Head, Opened},
+    medium::Medium,
 };
+use opening::{Taken, all_of, before, damaged, take, unusable};
 
 /// Where a broker stands, and whose it is.
 #[derive(Clone)]
@@ -174,99 +166,6 @@ pub(super) struct Council {
     clocks: Option<Clocked>,
 }
 
-/// What a store says, and whose it is.
-struct Taken {
-    store: ConsensusStore,
-    head: Head,
-    persisted: Persisted,
-    /// What it stands for, also what is not known to be committed.
-    state: State,
-}
-
-/// Opens the store and makes it what this device begins with. Blocking.
-fn take(place: &Place, now: Millis) -> Result<Taken, OpenError> {
-    let (mut store, mut opened) = ConsensusStore::open(place.medium.clone(), place.node)?;
-    let found = found(place, &mut opened, now)?;
-    let who = Beginner {
-        node: place.node,
-        name: &place.name,
-        member_of: place.member_of,
-        mesh: clock::random::<16>().into(),
-        epoch: clock::random(),
-        now,
-    };
-    let (group, state, archive) = match (begin::begin(found, who), opened.head) {
-        (Begin::Keep(state), Some(head)) => {
-            let head = Head { run: place.run, ..head };
-            store.set_run(place.run).map_err(|error| unusable(place, &error))?;
-            return Ok(Taken { store, head, persisted: opened.persisted, state: *state });
-        }
-        // Only a log with a head is kept.
-        (Begin::Keep(_), None) => return Err(damaged(place, "it has no head".into())),
-        (Begin::Seed { group, state, archive }, _) => (group, Some(state), archive),
-        (Begin::Empty { group, archive }, _) => (group, None, archive),
-    };
-    if let Some(what_for) = archive {
-        let copy = store.archive(what_for).map_err(|error| unusable(place, &error))?;
-        tracing::warn!(copy = %copy.display(), what_for, "this device begins anew; what its store held was copied");
-    }
-    let (head, writes) = anew(place, group, state.as_deref());
-    store.reset(head, writes).map_err(|error| unusable(place, &error))?;
-    let persisted = store.reopen()?.persisted;
-    Ok(Taken { store, head, persisted, state: state.map(|state| *state).unwrap_or_default() })
-}
-
-fn found(place: &Place, opened: &mut Opened, now: Millis) -> Result<Found, OpenError> {
-    if let Some(older) = opened.older.take() {
-        return upgraded(older, now).map(Found::Older).map_err(|cause| damaged(place, cause));
-    }
-    let Some(head) = &opened.head else { return Ok(Found::Nothing) };
-    let state = all_of(&opened.persisted).map_err(|cause| damaged(place, cause))?;
-    let bond = bond(&place.run, &head.run, opened.settled);
-    if bond == Bond::Restored {
-        tracing::warn!("the broker's store and the node's store are not of one past: one of them was put back");
-    }
-    let foreign = bond == Bond::Restored || opened.maker.is_some_and(|maker| maker != place.node);
-    Ok(Found::Log { group: head.group, state: Box::new(state), foreign })
-}
-
-/// All that a store says.
-fn all_of(persisted: &Persisted) -> Result<State, String> {
-    let (snapshot, commands) = contents(persisted)?;
-    replay(snapshot.as_deref(), &commands)
-}
-
-/// A new store's head, and what it begins with.
-fn anew(place: &Place, group: Group, state: Option<&State>) -> (Head, Vec<Write>) {
-    let head = Head { group, store: clock::random(), run: place.run };
-    let own = MemberId::of(&place.node, &head.store);
-    (head, state.map_or_else(Vec::new, |state| seed(own, place.node, state.encode())))
-}
-
-fn damaged(place: &Place, cause: String) -> OpenError {
-    OpenError::Damaged { path: place.medium.path("consensus.redb"), cause }
-}
-
-fn unusable(place: &Place, error: &io::Error) -> OpenError {
-    OpenError::Io { path: place.medium.path("consensus.redb"), cause: error.to_string() }
-}
-
-/// How a group stands before its member has started.
-fn before(place: &Place, head: &Head) -> Standing {
-    Standing {
-        group: head.group,
-        own: MemberId::of(&place.node, &head.store),
-        term: 0,
-        leader: None,
-        office: None,
-        voters: BTreeSet::new(),
-        learners: BTreeSet::new(),
-        followers: std::collections::BTreeMap::new(),
-        applied: 0,
-        trouble: None,
-    }
-}
-
 /// What was opened.
 pub(super) struct Opening {
     pub(super) shared: Arc<Shared>,
@@ -371,7 +270,7 @@ impl Council {
                     self.shared.set_clock(&clocks);
                 }
                 () = due(down) => self.restart().await,
-                () = sleep_until(self.next_look) => self.prefer().await,
+                () = sleep_until(self.next_look) => self.prefer(),
             }
         }
     }
@@ -505,104 +404,8 @@ impl Council {
         }
     }
 
-    async fn archive(&self, what_for: &'static str) -> io::Result<PathBuf> {
-        let store = self.store.clone();
-        blocking(move || store.archive(what_for)).await.map_err(io::Error::other)?
-    }
-
-    /// Moves the device to another group, after a copy of the store. Nothing of the former group is written after the copy.
-    async fn change(&mut self, change: Change) -> Result<PathBuf, ProposeError> {
-        let archive = match &change {
-            Change::Alone { archive, .. } | Change::Leave { archive, .. } => archive,
-            Change::Recover => "before-recover",
-        };
-        let acting = self.seat.send_replace(Seat::default());
-        let copied = self.archive(archive).await;
-        let same = match &change {
-            Change::Alone { mesh, .. } => self.head.group.mesh == *mesh,
-            Change::Leave { group, .. } => self.head.group == *group,
-            Change::Recover => false,
-        };
-        let copy = match copied {
-            Ok(copy) if !same => copy,
-            other => {
-                self.seat.send_replace(acting);
-                return other.map_err(|error| ProposeError::NotWritten(format!("no backup: {error}")));
-            }
-        };
-        self.stop().await;
-        match self.begin(change).await {
-            Ok(()) => Ok(copy),
-            Err(error) => {
-                // What the store says now counts.
-                self.restart().await;
-                Err(error)
-            }
-        }
-    }
-
-    async fn begin(&mut self, change: Change) -> Result<(), ProposeError> {
-        let not_written = |cause: String| ProposeError::NotWritten(cause);
-        let mut store = self.store.clone();
-        let opened = blocking(move || store.reopen().map(|opened| (store, opened)).map_err(|error| error.to_string()));
-        let (store, opened) = opened.await.and_then(|opened| opened).map_err(not_written)?;
-        self.store = store;
-        let (group, state) = self.next(change, &opened)?;
-        let (head, writes) = anew(&self.place, group, state.as_ref());
-        let mut store = self.store.clone();
-        let reset = blocking(move || {
-            store.reset(head, writes).map_err(|error| error.to_string())?;
-            let persisted = store.reopen().map_err(|error| error.to_string())?.persisted;
-            Ok((store, persisted))
-        });
-        // It is not known whether it was written: the store says so when it is opened again.
-        let (store, persisted) = reset.await.and_then(|reset| reset).map_err(ProposeError::Unknown)?;
-        (self.store, self.head) = (store, head);
-        self.front.heard_of(None);
-        self.seat.send_replace(Seat { acting: None, alone: state.is_some() });
-        self.shared.start_over(state.unwrap_or_default());
-        self.shared.memory().trouble = None;
-        self.show_down(None);
-        self.start(persisted).await.map_err(ProposeError::Unknown)
-    }
-
-    /// The group that a change leads to, and the state it begins with.
-    fn next(&self, change: Change, opened: &Opened) -> Result<(Group, Option<State>), ProposeError> {
-        match change {
-            Change::Leave { group, .. } => Ok((group, None)),
-            Change::Alone { mesh, name, .. } => {
-                let at = self.shared.reading().wall;
-                let node = self.place.node;
-                let membership = Membership::alone(mesh, node, &label(&name, &node), at);
-                let state = State { membership: Some(membership), at, pruned: at, ..State::default() };
-                Ok((Group { mesh, epoch: Epoch { count: 1, id: clock::random() } }, Some(state)))
-            }
-            Change::Recover => {
-                let state = all_of(&opened.persisted).map_err(ProposeError::NotWritten)?;
-                if state.membership.is_none() {
-                    let cause = "this device has heard nothing of its mesh yet; recover on a device that has";
-                    return Err(ProposeError::NotWritten(cause.into()));
-                }
-                let before = self.head.group;
-                let epoch = Epoch { count: before.epoch.count.saturating_add(1), id: clock::random() };
-                Ok((Group { mesh: before.mesh, epoch }, Some(recovered(state, epoch))))
-            }
-        }
-    }
-
-    async fn follow(&mut self, theirs: Group) {
-        // It may have followed meanwhile, or somebody acts again.
-        if meet(self.head.group, self.front.acts(), theirs, true) != Meeting::Follow {
-            return;
-        }
-        tracing::warn!(?theirs, "nobody acts in this epoch of the mesh any more; this device follows the later one");
-        if let Err(error) = self.change(Change::Leave { group: theirs, archive: "before-follow" }).await {
-            tracing::warn!(%error, "the later epoch of the mesh could not be followed yet");
-        }
-    }
-
     /// Hands the office to the voter whose door is used most.
-    async fn prefer(&mut self) {
+    fn prefer(&mut self) {
         self.next_look = Instant::now() + Duration::from_millis(PREFER_EVERY_MS);
         let standing = Arc::clone(&self.shared.standing.borrow());
         let Ok(running) = &self.running else { return };

@@ -148,7 +148,7 @@ impl Broker {
 enum Step {
     Chosen(Selection),
     Wait(Missing),
-    Bind { chat: String, pending: Pending, session: SessionId, how: How },
+    Bind { chat: String, pending: Box<Pending>, session: SessionId, how: How },
 }
 
 /// What a bind carries: the session it holds, and the conversation's last use before it.
@@ -178,7 +178,7 @@ impl Broker {
             }
             (Some(Conversation::Chat(chat)), OnDefault::Make { expected }) => {
                 let command = Command::Bind { chat: chat.clone(), session: session.clone(), expected };
-                let pending = self.submit(command, reservation.seq, reservation.hold)?;
+                let pending = Box::new(self.submit(command, reservation.seq, reservation.hold)?);
                 Ok(Step::Bind { chat: chat.clone(), pending, session, how })
             }
         }
