@@ -16,7 +16,7 @@ use netsim::{
     world::trace::Keep,
 };
 
-const USAGE: &str = "usage: netsim [--seeds N] [--first S] [--jobs J] [--quorum] [--broken KIND]\n       netsim --seed S [--trace | --packets] [--quorum] [--broken KIND]\n\
+const USAGE: &str = "usage: netsim [--seeds N] [--first S] [--jobs J] [--all] [--quorum] [--broken KIND]\n       netsim --seed S [--trace | --packets] [--quorum] [--broken KIND]\n\
     KIND: fencing, fsync, receipt-after-dispatch, vote, ack-before-write";
 /// Between two lines of progress.
 const PROGRESS: Duration = Duration::from_secs(20);
@@ -28,6 +28,8 @@ struct Asked {
     seeds: u64,
     jobs: usize,
     one: Option<u64>,
+    /// Whether to go on after a failure.
+    all: bool,
     keep: Keep,
     broken: Option<Broken>,
     scenario: Scenario,
@@ -35,8 +37,16 @@ struct Asked {
 
 fn asked(words: impl Iterator<Item = String>) -> Result<Asked, String> {
     let jobs = thread::available_parallelism().map_or(1, usize::from);
-    let mut asked =
-        Asked { first: 1, seeds: 100, jobs, one: None, keep: Keep::Hash, broken: None, scenario: Scenario::default() };
+    let mut asked = Asked {
+        first: 1,
+        seeds: 100,
+        jobs,
+        one: None,
+        all: false,
+        keep: Keep::Hash,
+        broken: None,
+        scenario: Scenario::default(),
+    };
     let mut words = words;
     while let Some(word) = words.next() {
         let mut number = || {
@@ -48,6 +58,7 @@ fn asked(words: impl Iterator<Item = String>) -> Result<Asked, String> {
             "--first" => asked.first = number()?,
             "--seed" => asked.one = Some(number()?),
             "--jobs" => asked.jobs = usize::try_from(number()?).unwrap_or(1).max(1),
+            "--all" => asked.all = true,
             "--quorum" => asked.scenario = Scenario::Quorum,
             "--trace" => asked.keep = Keep::Events,
             "--packets" => asked.keep = Keep::Packets,
@@ -161,7 +172,12 @@ fn work(progress: &Progress, asked: &Asked) {
         match outcome {
             Ok(tally) => progress.tally.lock().unwrap_or_else(PoisonError::into_inner).merge(&tally),
             Err(error) => {
-                progress.stop.store(true, Ordering::SeqCst);
+                if asked.all {
+                    let first: String = error.chars().take(300).collect();
+                    println!("seed {seed} fails: {first}");
+                } else {
+                    progress.stop.store(true, Ordering::SeqCst);
+                }
                 progress.failures.lock().unwrap_or_else(PoisonError::into_inner).push((seed, error));
             }
         }

@@ -1,11 +1,16 @@
 //! The real code in the world: devices that boot what `chappie up` boots, scenarios that shake them, and checkers.
 
 mod bed;
+mod clients;
 mod counters;
 mod device;
+mod host;
+mod ledger;
 mod member;
+mod node;
 mod options;
 mod quorum;
+mod whole;
 
 pub use counters::{Counters, Tally};
 pub use options::{Broken, Options, Took};
@@ -16,8 +21,10 @@ use crate::world::run::simulate;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scenario {
     /// Consensus alone.
-    #[default]
     Quorum,
+    /// Whole nodes, and chats at their doors.
+    #[default]
+    Whole,
 }
 
 /// Runs one seed.
@@ -27,5 +34,6 @@ pub enum Scenario {
 pub fn run(scenario: Scenario, seed: u64, options: Options) -> Result<Tally, String> {
     match scenario {
         Scenario::Quorum => simulate(seed, move |seed| quorum::run(seed, options)),
+        Scenario::Whole => simulate(seed, move |drawn| whole::run(drawn, seed, options)),
     }
 }

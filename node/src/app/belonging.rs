@@ -66,7 +66,8 @@ impl Node {
             });
         }
         let build = env!("CARGO_PKG_VERSION");
-        let joined = self.membership.join(&self.identity, &self.config.name, build, code).await;
+        let sockets = self.sockets.as_deref();
+        let joined = self.membership.join(&self.identity, &self.config.name, build, code, sockets).await;
         let roster = joined.map_err(|failure| {
             let passing = matches!(
                 failure,

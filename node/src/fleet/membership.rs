@@ -9,7 +9,7 @@ use std::{
 };
 
 use chappie_mesh::{
-    EarlierRoster, Identity, InviteCode, JoinError, NodeId, Roster,
+    EarlierRoster, Identity, InviteCode, JoinError, NodeId, Roster, Sockets,
     consensus::{Epoch, Group},
 };
 use serde::{Deserialize, Serialize};
@@ -289,6 +289,7 @@ impl Membership {
         name: &str,
         build: &str,
         code: &InviteCode,
+        sockets: Option<&dyn Sockets>,
     ) -> Result<Arc<Roster>, JoinFailure> {
         let _leaving = self.leaving.write().await;
         let _one = self.changing.lock().await;
@@ -299,7 +300,7 @@ impl Membership {
         if roster.mesh != code.mesh && roster.members.len() > 1 {
             return Err(JoinFailure::NotAlone(roster.members.len() - 1));
         }
-        let welcome = chappie_mesh::join(identity, name, build, code).await?;
+        let welcome = chappie_mesh::join_over(identity, name, build, code, sockets).await?;
         let owing = self.broker.group().mesh != welcome.roster.mesh;
         self.keep(Row { roster: welcome.roster, addresses: bounded(welcome.addresses), owing }).await?;
         Ok(self.roster())
