@@ -141,7 +141,7 @@ impl Chat {
                     if is_error && denies(&text) && tries == 1 {
                         self.office.ledger.deny(piece, &text);
                     }
-                    if !is_error && !text.contains("\"status\":\"running\"") {
+                    if !is_error && ended(&text) {
                         self.office.ledger.told(piece);
                     }
                     if !is_error || tries == 1 {
@@ -231,6 +231,13 @@ fn write(ledger: &Ledger, answer: Answer, writing: Writing, broken: Option<Broke
         answer.ticket.written();
     }
     (text, answer.is_error)
+}
+
+/// Whether an answer that is no error says that its operation has ended, and not that it is under way.
+fn ended(text: &str) -> bool {
+    let under_way = text.contains("\"operation\":{");
+    let replayed = text.contains("\"replay\":{");
+    !under_way && (!replayed || text.contains("\"status\":\"completed\""))
 }
 
 /// Whether an answer promises that nothing ran and nothing will.

@@ -37,3 +37,6 @@ pub fn run(scenario: Scenario, seed: u64, options: Options) -> Result<Tally, Str
         Scenario::Whole => simulate(seed, move |drawn| whole::run(drawn, seed, options)),
     }
 }
+
+#[cfg(test)]
+mod tests;
