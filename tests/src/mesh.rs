@@ -150,12 +150,17 @@ pub struct Trio {
 impl Trio {
     /// Three devices, started as `change` says.
     pub async fn with(change: impl Fn(Setup) -> Setup) -> Self {
+        Self::each(|_, setup| change(setup)).await
+    }
+
+    /// Three devices, each started as `change` says, which is given its name.
+    pub async fn each(change: impl Fn(&str, Setup) -> Setup) -> Self {
         let worlds = [(); 3].map(|()| Arc::new(World::new()));
         let [first, second, third] = &worlds;
-        let broker = Node::start(Arc::clone(first), change(named(first, "broker", true))).await;
+        let broker = Node::start(Arc::clone(first), change("broker", named(first, "broker", true))).await;
         let code = broker.invite_with(&["--uses", "2"]);
-        let door = Node::start(Arc::clone(second), change(named(second, "door", false))).await;
-        let station = Node::start(Arc::clone(third), change(named(third, "station", true))).await;
+        let door = Node::start(Arc::clone(second), change("door", named(second, "door", false))).await;
+        let station = Node::start(Arc::clone(third), change("station", named(third, "station", true))).await;
         door.join(&code).await;
         station.join(&code).await;
         list_each_other(&[&broker, &door, &station]).await;
@@ -166,6 +171,11 @@ impl Trio {
     /// Three devices as they are started without further settings.
     pub async fn new() -> Self {
         Self::with(|setup| setup).await
+    }
+
+    /// Three devices of which only the first may vote: it stays the broker whatever happens to it, and nobody takes over.
+    pub async fn with_one_voter() -> Self {
+        Self::each(|name, setup| if name == "broker" { setup } else { setup.env("CHAPPIE_VOTER", "never") }).await
     }
 
     /// The ChatGPT conversation `chat` at the door, with the session `station` as its default.

@@ -84,7 +84,7 @@ async fn f7_two_answers_through_two_doors_never_bring_the_same_input() {
 
 #[tokio::test]
 async fn f9_an_outcome_that_the_broker_missed_is_reported_when_it_is_back() {
-    let mut trio = Trio::new().await;
+    let mut trio = Trio::with_one_voter().await;
     let (chat, ledger) = (trio.chat("v1/missed").await, ledger(&trio));
     let wait = "while [ ! -e go ]; do sleep 0.05; done";
     let command = format!("{}; {wait}; {}", ledger.append("begin"), ledger.append("end"));
@@ -109,7 +109,7 @@ async fn f9_an_outcome_that_the_broker_missed_is_reported_when_it_is_back() {
 
 #[tokio::test]
 async fn receipts_and_bindings_survive_a_restart_of_the_broker() {
-    let mut trio = Trio::new().await;
+    let mut trio = Trio::with_one_voter().await;
     let (chat, ledger) = (trio.chat("v1/kept").await, ledger(&trio));
     let arguments = json!({"command": ledger.append("ran"), "operationId": "op-1"});
     chat.call("bash", arguments.clone()).await.ok();
@@ -122,7 +122,7 @@ async fn receipts_and_bindings_survive_a_restart_of_the_broker() {
 
 #[tokio::test]
 async fn the_finished_members_of_a_cancelled_batch_arrive_after_a_restart_of_the_broker_once() {
-    let mut trio = Trio::new().await;
+    let mut trio = Trio::with_one_voter().await;
     let (chat, ledger) = (trio.door.client().await.chat("v1/batch"), ledger(&trio));
     chat.call("init", json!({"sessionId": trio.session})).await.ok();
     let calls = json!([

@@ -210,7 +210,7 @@ async fn f21_forgetting_a_connected_device_cuts_it_off_at_once_and_its_running_w
 
 #[tokio::test]
 async fn forgetting_is_refused_for_the_only_broker_for_strangers_and_for_an_ambiguous_name() {
-    let trio = Trio::new().await;
+    let trio = Trio::with_one_voter().await;
     let refused = |word: &str| {
         let output = trio.door.world.run(&["forget", word]);
         assert!(!output.status.success(), "{word}: {}", String::from_utf8_lossy(&output.stdout));
