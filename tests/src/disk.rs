@@ -1,6 +1,6 @@
-//! A disk that is slow to sync or fails to, for one process: a small library, compiled here and loaded before the system's
-//! (LD_PRELOAD), stands before `fdatasync` and `fsync` and obeys a file. It touches nothing but the election store
-//! (`consensus.redb`), so that what a test sees is the election's own doing.
+//! A disk that is slow to sync or fails to, for one process: a small library, compiled here and loaded before the
+//! system's (LD_PRELOAD), stands before `fdatasync` and `fsync` and obeys a file. It touches nothing but the election
+//! store (`consensus.redb`), so that what a test sees is the election's own doing.
 
 use std::{
     path::{Path, PathBuf},

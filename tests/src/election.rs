@@ -1,6 +1,6 @@
-//! Meshes whose broker is elected: several devices of which any may be killed, paused, cut off or wiped while a call runs,
-//! and a [`Watch`] that looks at all of them for what must never be seen. Which device plays which part is asked of the
-//! mesh and never assumed, since leadership moves.
+//! Meshes whose broker is elected: several devices of which any may be killed, paused, cut off or wiped while a call
+//! runs, and a [`Watch`] that looks at all of them for what must never be seen. Which device plays which part is
+//! asked of the mesh and never assumed, since leadership moves.
 
 mod traffic;
 mod watch;
@@ -191,6 +191,20 @@ impl Cluster {
         .await;
     }
 
+    /// Waits until this device knows that too few voters are in reach.
+    pub async fn without_quorum(&self, at: usize) {
+        within(ELECTED, "a quorum that is lost", async || {
+            let said = watch::status(&self[at].world).await;
+            (said["broker"].is_null() && said["quorum"]["ok"] == false).then_some(())
+        })
+        .await;
+    }
+
+    /// The term of the broker that this device names, once it names one.
+    pub async fn term(&self, at: usize) -> u64 {
+        within(ELECTED, "a term", async || watch::status(&self[at].world).await["broker"]["term"].as_u64()).await
+    }
+
     /// Waits until these devices list the sessions of all of them and nothing else.
     pub async fn list_each_other(&self, among: &[usize]) {
         list_each_other(&among.iter().map(|at| &self[*at]).collect::<Vec<_>>()).await;
@@ -209,8 +223,8 @@ fn agreed(said: &[Value]) -> Option<String> {
 fn is_settled(status: &Value, voters: u64) -> bool {
     let quorum = &status["quorum"];
     let peers = status["peers"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let behind = |peer: &Value| peer["voter"] == true && peer["lag"].as_u64().is_some_and(|lag| lag > 0);
-    // Only the broker knows how far the others are.
+    // Only the broker knows how far the others are. Who is away is behind and not waited for.
+    let behind = |peer: &Value| peer["state"] == "connected" && peer["lag"] != 0;
     let in_step = status["broker"]["self"] != true || !peers.iter().any(behind);
     quorum["voters"] == voters && quorum["reachable"] == voters && quorum["ok"] == true && in_step
 }
@@ -256,8 +270,8 @@ impl Scene {
         Self::of(Cluster::with(devices, change).await).await
     }
 
-    /// A mesh that is there. The door is the device that joined last among those that are not the broker, and the session
-    /// the first other one's.
+    /// A mesh that is there. The door is the device that joined last among those that are not the broker, and the
+    /// session the first other one's.
     pub async fn of(cluster: Cluster) -> Self {
         let broker = cluster.broker().await;
         let others = cluster.besides(&[broker]);
@@ -340,11 +354,10 @@ pub fn done(answer: Answer, mark: &str) -> Answer {
     answer
 }
 
-/// Calls until a late result comes, and makes sure that it has `word` and comes once, or again only with the word that it
-/// is a repetition (failure rule F7).
+/// Calls until a late result comes, and makes sure that it has `word` and comes once, or again only with the word
+/// that it is a repetition (failure rule F7).
 ///
-/// # Panics
-/// When it does not come or comes once more.
+/// # Panics When it does not come or comes once more.
 pub async fn late_once(chat: &Client, word: &str) {
     let mut late = Vec::new();
     within(Duration::from_secs(40), "the late result", async || {

@@ -308,6 +308,15 @@ impl Node {
         *self = Self::start(Arc::clone(&self.world), self.setup.clone()).await;
     }
 
+    /// The same, when it may not become ready.
+    ///
+    /// # Errors
+    /// Its log then.
+    pub async fn try_again(&mut self) -> Result<(), String> {
+        *self = Self::try_start(Arc::clone(&self.world), self.setup.clone()).await?;
+        Ok(())
+    }
+
     /// Kills it and starts it again.
     pub async fn restart(&mut self) {
         self.kill();

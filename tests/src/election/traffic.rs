@@ -1,4 +1,5 @@
-//! Calls at a steady pace, as a person with ten conversations would make them: each with a mark of its own in the ledger.
+//! Calls at a steady pace, as a person with ten conversations would make them: each with a mark of its own in the
+//! ledger.
 
 use std::{
     sync::{

@@ -1,5 +1,5 @@
-//! Looks at the status of several devices again and again. It asks their control sockets, as `chappie status` does: five
-//! processes a second for each device would take both processors.
+//! Looks at the status of several devices again and again. It asks their control sockets, as `chappie status` does:
+//! five processes a second for each device would take both processors.
 
 use std::{
     path::PathBuf,
@@ -86,11 +86,10 @@ impl Watch {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Makes sure that nothing was seen that must never be: two brokers of one term, one that acts when another of a later
-    /// term has been seen to act, a term that falls. Each device must have been seen at least once.
+    /// Makes sure that nothing was seen that must never be: two brokers of one term, one that acts when another of a
+    /// later term has been seen to act, a term that falls. Each device must have been seen at least once.
     ///
-    /// # Panics
-    /// When it was.
+    /// # Panics When it was.
     pub fn holds(&self) {
         let looks = self.looks();
         for at in 0..self.tasks.len() {

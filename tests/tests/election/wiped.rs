@@ -1,0 +1,155 @@
+//! A device whose election store is lost or is an old one, and that comes back (DEV-22; failure rule F15): it is
+//! never counted by what its lost store promised, and catches up by itself.
+//!
+//! DEV-22 speaks of a transfer `op-22`. A `bash` with that `operationId` stands in its place: receipts are the same
+//! for both.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use chappie_tests::{
+    answer::excerpt,
+    election::{Scene, Watch, voters_of},
+    wait::within,
+};
+use serde_json::{Value, json};
+
+/// How long DEV-22 looks.
+const LOOKED_AT: Duration = Duration::from_secs(60);
+/// How soon the wiped device is in step.
+const IN_STEP: Duration = Duration::from_secs(30);
+
+fn store(scene: &Scene, at: usize) -> PathBuf {
+    scene.cluster[at].world.state().join("consensus.redb")
+}
+
+fn copy(from: &Path, to: &Path) {
+    let done = Command::new("cp").arg("-a").args([from, to]).status().unwrap();
+    assert!(done.success(), "cp -a {} {}", from.display(), to.display());
+}
+
+/// The operation of DEV-22.
+fn op_22(scene: &Scene) -> Value {
+    json!({"command": scene.ledger.append("op-22"), "operationId": "op-22"})
+}
+
+/// Sends `op-22` again through every door of `doors`: it is a receipt, and nothing ran again.
+async fn replays(scene: &Scene, doors: &[usize]) {
+    for door in doors {
+        let chat = scene.cluster[*door].chat("v1/dev-22");
+        let replay = within(Duration::from_secs(20), "an answer", async || {
+            let answer = chat.call("bash", op_22(scene)).await;
+            (!answer.is_error).then_some(answer)
+        })
+        .await;
+        assert_eq!(replay.header()["replay"]["status"], "completed", "{}", excerpt(&replay.text()));
+    }
+    assert_eq!(scene.ledger.count("op-22"), 1);
+}
+
+/// Three devices with the operation done; the station is none that is wiped, so that the ledger's device stays.
+async fn begun() -> Scene {
+    let scene = Scene::new().await;
+    scene.chat("v1/dev-22").await.call("bash", op_22(&scene)).await.ok();
+    scene
+}
+
+async fn in_step(scene: &Scene, since: Instant) {
+    scene.cluster.settled(voters_of(3)).await;
+    println!("in step {:?} after its start", since.elapsed());
+    assert!(since.elapsed() < IN_STEP, "{:?}", since.elapsed());
+}
+
+/// Goes on looking until DEV-22's minute is over, making calls meanwhile.
+async fn look_on(scene: &Scene, since: Instant) {
+    let chat = scene.cluster[scene.station].chat("v1/dev-22");
+    let mut number = 0;
+    while since.elapsed() < LOOKED_AT {
+        let mark = format!("meanwhile-{number}");
+        chat.call("bash", json!({"command": scene.ledger.append(&mark), "operationId": mark})).await.ok();
+        assert_eq!(scene.ledger.count(&mark), 1);
+        number += 1;
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+}
+
+#[tokio::test]
+async fn dev_22_a_wiped_voter_is_in_step_within_30_s_and_never_makes_two_brokers() {
+    let mut scene = begun().await;
+    let (wiped, id) = (scene.door, scene.cluster[scene.door].id().to_owned());
+    let watch = Watch::over(&scene.cluster);
+    scene.cluster[wiped].kill();
+    std::fs::remove_file(store(&scene, wiped)).unwrap();
+    let start = Instant::now();
+    scene.cluster[wiped].start_again().await;
+    assert_eq!(scene.cluster[wiped].id(), id, "its identity is kept");
+    in_step(&scene, start).await;
+    look_on(&scene, start).await;
+    replays(&scene, &[0, 1, 2]).await;
+    watch.holds();
+    assert_eq!(scene.cluster.broker().await, scene.broker, "the broker was not disturbed");
+}
+
+/// F15: a whole home of an earlier day. Its identity has run since, so it is named at both owners and not counted; the
+/// others go on, and after `reset-identity` it joins as another device.
+#[tokio::test]
+async fn f15_a_voter_whose_whole_home_is_an_older_one_is_named_and_not_counted() {
+    let mut scene = begun().await;
+    let (restored, broker) = (scene.door, scene.broker);
+    let state = scene.cluster[restored].world.state();
+    let backup = scene.cluster[restored].world.root().join("backup");
+    scene.cluster[restored].stop().await;
+    copy(&state, &backup);
+    scene.back(restored).await;
+    let watch = Watch::over(&scene.cluster);
+    scene.cluster[restored].stop().await;
+    std::fs::remove_dir_all(&state).unwrap();
+    copy(&backup, &state);
+    let start = Instant::now();
+    scene.cluster[restored].start_again().await;
+    let trouble = within(Duration::from_secs(20), "a word at its owner", async || {
+        let status = scene.cluster[restored].status();
+        status["trouble"].as_str().filter(|said| said.contains("identity")).map(str::to_owned)
+    })
+    .await;
+    println!("{trouble}");
+    let others = scene.cluster.besides(&[restored]);
+    chappie_tests::eventually("a word in a log of the others", async || {
+        others.iter().any(|at| scene.cluster[*at].log().contains("identity")).then_some(())
+    })
+    .await;
+    look_on(&scene, start).await;
+    let quorum = scene.cluster[broker].status()["quorum"].clone();
+    assert_eq!((&quorum["reachable"], &quorum["ok"]), (&json!(2), &json!(true)), "{quorum}");
+    assert!(!watch.looks().iter().any(|look| look.at == restored && look.acts() && look.asked > start));
+    replays(&scene, &others).await;
+    watch.holds();
+    // The mesh of two counted voters and one that is not stands no further loss: that is said, and `forget` mends it.
+    let id = scene.cluster[restored].id().to_owned();
+    scene.cluster[restored].stop().await;
+    scene.cluster[restored].world.run_ok(&["reset-identity", "--yes"]);
+    scene.cluster[broker].world.run_ok(&["forget", "--yes", &id]);
+    scene.cluster[restored].start_again().await;
+    let code = scene.cluster[broker].invite();
+    scene.cluster[restored].join(&code).await;
+    scene.cluster.settled(voters_of(3)).await;
+    scene.cluster.list_each_other(&scene.cluster.all()).await;
+}
+
+/// The broker itself is wiped: the others elect one, and it comes back as a member.
+#[tokio::test]
+async fn a_wiped_broker_is_replaced_and_comes_back_as_a_member() {
+    let mut scene = begun().await;
+    let wiped = scene.broker;
+    let watch = Watch::over(&scene.cluster);
+    scene.lose_broker().await;
+    std::fs::remove_file(store(&scene, wiped)).unwrap();
+    let start = Instant::now();
+    scene.cluster[wiped].start_again().await;
+    in_step(&scene, start).await;
+    replays(&scene, &[0, 1, 2]).await;
+    watch.holds();
+}
