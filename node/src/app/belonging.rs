@@ -1,6 +1,6 @@
 //! Which mesh this device belongs to, for people: invite, join, peers, and the mesh's part of `status` and `doctor`.
 
-use std::{sync::PoisonError, time::Duration};
+use std::{collections::BTreeSet, sync::PoisonError, time::Duration};
 
 use chappie_mesh::{InviteCode, JoinError, NodeId, PeerStatus, Roster, consensus::Standing, fresh_invite};
 use tokio::time::timeout;
@@ -191,7 +191,8 @@ impl Node {
         };
         let voters = u32::try_from(known.len()).unwrap_or(u32::MAX);
         let reachable = u32::try_from(known.iter().filter(answers).count()).unwrap_or(u32::MAX);
-        QuorumRow { voters, reachable, ok: reachable > voters / 2 && self.seat.holder() != Holder::Nobody }
+        let led = standing.office.is_some() || standing.leader.is_some_and(|leader| leader != self.own());
+        QuorumRow { voters, reachable, ok: reachable > voters / 2 && led }
     }
 
     /// Sessions of this device that the fleet does not list, because another device had their ids first.
@@ -214,10 +215,11 @@ impl Node {
     pub(super) async fn report(&self) -> StatusReport {
         let roster = self.membership.roster();
         let standing = self.broker.standing().borrow().clone();
-        let broker = match self.seat.holder() {
-            Holder::Here => Some(self.own()),
-            Holder::There(broker) if self.connected(&broker) => Some(broker),
-            Holder::There(_) | Holder::Nobody => None,
+        // What was heard of a leader counts here, not the hint in the roster that calls follow meanwhile.
+        let broker = match (standing.office, standing.leader) {
+            (Some(_), _) => Some(self.own()),
+            (None, Some(leader)) if leader != self.own() && self.connected(&leader) => Some(leader),
+            (None, _) => None,
         };
         let sessions = self.fleet_sessions().await;
         let hidden = || self.hidden(&sessions).filter(|_| broker.is_some());
@@ -277,7 +279,7 @@ impl Node {
             return Err(CommandError::temporary("this device is joining a mesh just now; try again in a minute"));
         }
         if self.seat.holder() != Holder::Here || !accept_loss {
-            self.may_recover()?;
+            self.may_recover().await?;
             self.broker.recover().await.map_err(failed)?;
         }
         if accept_loss {
@@ -289,13 +291,20 @@ impl Node {
     }
 
     /// A mesh whose voters can still decide is not begun anew: both sides would go on.
-    fn may_recover(&self) -> Result<(), CommandError> {
+    async fn may_recover(&self) -> Result<(), CommandError> {
         let (roster, standing) = (self.membership.roster(), self.broker.standing().borrow().clone());
         if roster.members.len() <= 1 {
             return Err(CommandError::new("this device stands alone: there is nothing to recover"));
         }
-        let quorum = self.quorum(&standing, &roster);
-        if quorum.ok {
+        if self.broker.roster().members.is_empty() {
+            return Err(CommandError::new(
+                "this device has none of its mesh's records yet, so it cannot begin it anew: run `chappie mesh recover` on a \
+                 device that was in step. If there is none, `chappie reset-identity` here makes it a device that stands alone",
+            ));
+        }
+        self.ask_round(&standing.voters).await;
+        let quorum = self.quorum(&self.broker.standing().borrow().clone(), &roster);
+        if quorum.reachable > quorum.voters / 2 {
             return Err(CommandError::new(format!(
                 "{} of {} voters answer, which is enough to decide: nothing is to be recovered, and beginning anew beside \
                  them would make two meshes of one. See `chappie status`",
@@ -303,6 +312,13 @@ impl Node {
             )));
         }
         Ok(())
+    }
+
+    /// Asks all voters something, so that it is known after this who answers: a connection to a device that has just died
+    /// looks well until somebody waits on it (F23).
+    async fn ask_round(&self, voters: &BTreeSet<NodeId>) {
+        let others = voters.iter().filter(|voter| **voter != self.own() && self.connected(voter));
+        futures_util::future::join_all(others.map(|voter| self.is_there(*voter))).await;
     }
 
     /// Takes the side of another device after a split (F16).

@@ -76,7 +76,7 @@ async fn ground(config: &Config, outside: &Outside, stopping: &CancellationToken
         carrier: Arc::new(RaftCarrier(Arc::clone(&mesh))),
         pace: Pace::LAN,
     };
-    let broker = Broker::open(place, settings).await?;
+    let broker = open_broker(place, settings).await?;
     // Written down before anybody hears of it (F15); in both stores, so that one that is put back alone is noticed.
     store.durable(vec![Change::set(Key::incarnation(), &run)]).await?;
     broker.settle_run().await.map_err(StartError::Run)?;
@@ -142,6 +142,31 @@ pub(super) async fn node(
         node.sessions.create(&spec.dir, spec.name.clone()).await?;
     }
     Ok(node)
+}
+
+/// Opens the log. One that is damaged is put aside where other devices have the same: this one comes back without a vote and
+/// takes everything over from them (F15).
+async fn open_broker(place: Place, settings: broker::Settings) -> Result<Broker, StartError> {
+    match Broker::open(place.clone(), settings).await {
+        Err(broker::OpenError::Damaged { path, cause }) if place.member_of.is_some() => {
+            let aside = aside(&path).map_err(|cause| StartError::Home { path: path.clone(), cause })?;
+            tracing::warn!(cause, aside = %aside.display(), "this device's log is damaged: it takes it over from the others anew");
+            Ok(Broker::open(place, settings).await?)
+        }
+        opened => Ok(opened?),
+    }
+}
+
+/// Moves a damaged store to the first free name.
+fn aside(path: &Path) -> std::io::Result<PathBuf> {
+    let named = |n: u32| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".damaged-{n}.bak"));
+        PathBuf::from(name)
+    };
+    let free = (1..).map(named).find(|path| !path.exists()).ok_or(std::io::ErrorKind::AlreadyExists)?;
+    std::fs::rename(path, &free)?;
+    Ok(free)
 }
 
 /// Which run of this device begins (F15).

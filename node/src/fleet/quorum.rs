@@ -32,7 +32,11 @@ pub fn nobody(standing: &Standing, own: &NodeId, roster: &Roster, connected: &BT
         return format!("there is no broker: this device's log cannot be used ({trouble}){}", others(&names));
     }
     if all == 0 {
-        return "this device has not heard from the broker of its mesh yet; see `chappie status` on it".to_owned();
+        let broker = roster.label(&roster.broker);
+        return format!(
+            "this device has not heard from the broker of its mesh yet; {broker} was it last. Start `chappie up` there, or bring \
+             both devices onto one network"
+        );
     }
     if all - away >= quorum {
         return format!("the devices are agreeing on a new broker just now; try again in a moment{}", others(&names));

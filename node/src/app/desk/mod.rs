@@ -7,11 +7,12 @@ use std::{sync::Arc, time::Duration};
 
 use chappie_mesh::{InviteId, InviteKey, JoinReply, JoinRequest, NodeId, Roster, Stream, StreamKind};
 use serde::{Serialize, de::DeserializeOwned};
+use tokio::time::Instant;
 
 use self::messages::{ASK_MAX, DeskAsk, DeskTold, TOLD_MAX};
 use super::Node;
 use crate::{
-    broker::Belongings,
+    broker::{Belongings, ForgetError, ProposeError},
     control::{CommandError, ForgetRow, ReceiptReport, ReceiptRow, Resolution, SessionRow, membership::named},
     fleet::seat::Holder,
 };
@@ -20,6 +21,9 @@ use crate::{
 const CONNECT_WAIT: Duration = Duration::from_secs(5);
 /// How long an answer may take after that. Merging the largest state takes about a second on a slow disk.
 const ANSWER_WAIT: Duration = Duration::from_secs(15);
+
+/// Before the next broker is asked: an election takes a little longer.
+const MOVED_PAUSE: Duration = Duration::from_millis(200);
 
 /// Devices that one question is sent to in a row: whoever is asked first may have lost the seat, and whoever it names too.
 const HOPS_MAX: usize = 4;
@@ -86,6 +90,11 @@ impl Node {
             Ok(holder) => Ok(holder),
             Err(_) => Err(self.no_broker()),
         }
+    }
+
+    /// Asks `node` for nothing but an answer.
+    pub(super) async fn is_there(&self, node: NodeId) -> bool {
+        self.ask_one(node, &DeskAsk::Sessions).await.is_ok()
     }
 
     async fn ask_rows<T: DeserializeOwned>(&self, broker: NodeId, ask: DeskAsk) -> Result<T, CommandError> {
@@ -164,19 +173,47 @@ impl Node {
         }
     }
 
-    /// Forgets a device (F21).
+    /// Forgets a device (F21). A broker that shall be forgotten gives its office away first; then the next one is asked.
     pub(super) async fn forget_device(&self, word: String) -> Result<ForgetRow, CommandError> {
-        if !self.is_broker() && named(&self.membership.roster(), &word)? == self.own() {
+        let node = named(&self.membership.roster(), &word)?;
+        if !self.is_broker() && node == self.own() {
             return Err(CommandError::new(
                 "this is the device itself; run the command on another device of the mesh, or stop the node here and run \
                  `chappie reset-identity`",
             ));
         }
-        match self.broker_now().await? {
-            Holder::Here => self.forget_here(&word).await,
-            Holder::There(broker) => self.ask_rows(broker, DeskAsk::Forget(word)).await,
-            Holder::Nobody => Err(self.no_broker()),
+        // The device that was meant, whatever the word comes to mean meanwhile.
+        let (word, until) = (node.to_string(), Instant::now() + ANSWER_WAIT);
+        loop {
+            let answer = match self.broker_now().await {
+                Ok(Holder::Here) => self.forget_here(&word).await,
+                Ok(Holder::There(broker)) => self.ask_forget(broker, &word).await,
+                Ok(Holder::Nobody) => Err(self.no_broker()),
+                Err(error) => Err(error),
+            };
+            match answer {
+                Ok(Some(row)) => return Ok(row),
+                Ok(None) if Instant::now() < until => tokio::time::sleep(MOVED_PAUSE).await,
+                Ok(None) => return Err(CommandError::temporary("the broker changes too often; try again in a minute")),
+                Err(error) => return Err(self.only_voter(&node).unwrap_or(error)),
+            }
         }
+    }
+
+    async fn ask_forget(&self, broker: NodeId, word: &str) -> Result<Option<ForgetRow>, CommandError> {
+        match self.ask_one(broker, &DeskAsk::Forget(word.to_owned())).await? {
+            DeskTold::Rows(json) => serde_json::from_slice(&json).map(Some).map_err(failed),
+            DeskTold::Elsewhere(_) => Ok(None),
+            DeskTold::Refused { message, temporary } => Err(CommandError { message, temporary }),
+            _ => Err(failed("the broker's device answered something else; update both devices to one version")),
+        }
+    }
+
+    /// Why `node` cannot be forgotten, when it alone votes and is not reached: nobody else can decide it.
+    fn only_voter(&self, node: &NodeId) -> Option<CommandError> {
+        let alone = self.broker.standing().borrow().voters.iter().eq([node]);
+        let name = self.membership.roster().label(node);
+        (alone && !self.connected(node)).then(|| failed(ForgetError::OnlyVoter(name)))
     }
 
     /// Tells the broker this device's name, when the roster has another one.
@@ -238,7 +275,8 @@ impl Node {
         self.broker.admit(node, name, invite, binding, proof).await.map_err(failed)
     }
 
-    async fn forget_here(&self, word: &str) -> Result<ForgetRow, CommandError> {
+    /// `None`: this device has given its office away, and the next broker must be asked.
+    async fn forget_here(&self, word: &str) -> Result<Option<ForgetRow>, CommandError> {
         self.is_itself()?;
         let roster = self.membership.roster();
         let node = named(&roster, word)?;
@@ -246,9 +284,13 @@ impl Node {
         let sessions = self.fleet.kept(&node);
         let rows = self.online_rows().into_iter().filter(|row| sessions.iter().any(|id| id.as_str() == row.id));
         let rows = rows.collect();
-        self.broker.forget(node, sessions).await.map_err(failed)?;
+        match self.broker.forget(node, sessions).await {
+            Ok(()) => {}
+            Err(ForgetError::Propose(ProposeError::NotBroker)) => return Ok(None),
+            Err(error) => return Err(failed(error)),
+        }
         tracing::info!(%node, name, "a device was forgotten; its connections close, and its sessions are gone from here");
-        Ok(ForgetRow { node: node.to_string(), name, sessions: rows })
+        Ok(Some(ForgetRow { node: node.to_string(), name, sessions: rows }))
     }
 
     /// Answers one question of the member `peer`.
@@ -311,7 +353,10 @@ impl Node {
             DeskAsk::Receipts => rows(&self.receipt_rows()),
             DeskAsk::Receipt(id) => rows(&self.receipt_report(&id).await?),
             DeskAsk::Resolve(id, how) => self.resolve_here(&id, how).await.map(done),
-            DeskAsk::Forget(word) => rows(&self.forget_here(&word).await?),
+            DeskAsk::Forget(word) => match self.forget_here(&word).await? {
+                Some(row) => rows(&row),
+                None => Ok(DeskTold::Elsewhere(None)),
+            },
         }
     }
 }
