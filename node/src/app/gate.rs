@@ -57,8 +57,7 @@ impl Gate {
     /// Whether it opened in time.
     async fn opened(membership: &Membership) -> bool {
         let mut owing = membership.owing();
-        let opened = timeout(GATE_WAIT, owing.wait_for(|owing| !owing)).await.is_ok();
-        opened
+        timeout(GATE_WAIT, owing.wait_for(|owing| !owing)).await.is_ok()
     }
 }
 
