@@ -172,6 +172,12 @@ impl LocalNode {
         if let Some(twin) = twin.filter(|twin| *twin != operation.call_id) {
             return Way::Twin { twin, until: Instant::now() + wait };
         }
+        // What was asked about before it came comes again under the next attempt (failure rule F3).
+        if let Some(claim) = &operation.receipt
+            && self.operations().is_sealed(&claim.key.0, claim.attempt).unwrap_or(false)
+        {
+            return Way::Sealed(claim.clone());
+        }
         self.queue(&session, operation)
     }
 
@@ -194,6 +200,10 @@ impl LocalNode {
         let reason = match taken {
             Ok(handle) => return Way::Handle(handle),
             Err(Some(SessionError::Known(_))) => return Way::Kept,
+            Err(Some(error @ SessionError::Asked(_))) => {
+                let claim = refused.and_then(|operation| operation.receipt);
+                return claim.map_or_else(|| Way::Never(error.to_string()), Way::Sealed);
+            }
             Err(Some(error)) => error.to_string(),
             Err(None) => format!("session {id} ended just now; nothing was done"),
         };

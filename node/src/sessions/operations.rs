@@ -119,6 +119,8 @@ pub(super) enum Begun {
     Attached(RunHandle),
     /// It was called off before it came, and never runs (failure rules F3, F4).
     Sealed,
+    /// This attempt was asked about before it came, and never runs; the next one may (failure rule F3).
+    Asked,
     /// It ran and ended while this sending of it was being looked at.
     Ended,
 }
@@ -133,6 +135,9 @@ struct Inner {
     requests: HashMap<String, (CallId, Millis)>,
     /// Operations that never run though no row speaks of them, and since when.
     tombstones: BTreeMap<CallId, Millis>,
+    /// Up to which attempt operations with receipts were asked about before they came, until that is on disk: as many as one
+    /// answer of the broker names.
+    asked: BTreeMap<CallId, u32>,
     /// Whose receipts are being reported just now, so that one outcome has one reporter.
     reporting: HashSet<CallId>,
     /// Delivered late results whose payload is about to go.
@@ -186,6 +191,9 @@ impl Operations {
         let mut inner = self.inner();
         if inner.is_buried(&operation.call_id, clock::now()) {
             return Begun::Sealed;
+        }
+        if inner.is_asked(operation) {
+            return Begun::Asked;
         }
         if inner.late.contains(&operation.call_id) || inner.leaving.contains(&operation.call_id) {
             return Begun::Ended;

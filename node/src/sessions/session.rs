@@ -93,6 +93,9 @@ pub enum SessionError {
     /// It was called off before it came.
     #[error("operation {0} was called off before it came; it was not run and never is")]
     Sealed(CallId),
+    /// This attempt was asked about before it came.
+    #[error("operation {0} was asked about before it came; this attempt was not run and never is")]
+    Asked(CallId),
     /// It ran before.
     #[error("operation {0} ran before; it was not run again")]
     Known(CallId),
@@ -235,6 +238,7 @@ impl Session {
             }
             Begun::Attached(handle) => Ok(handle),
             Begun::Sealed => Err(SessionError::Sealed(operation.call_id)),
+            Begun::Asked => Err(SessionError::Asked(operation.call_id)),
             Begun::Ended => Err(SessionError::Known(operation.call_id)),
         }
     }

@@ -78,6 +78,7 @@ fn note(operation: Option<&str>) -> Value {
 }
 
 mod nodes;
+mod office;
 
 const LONG: Duration = Duration::from_secs(60);
 

@@ -15,7 +15,7 @@ use crate::{
     },
     host::BoxFuture,
     ids::{CallId, Conversation, SessionId},
-    sessions::{Outcome, Progress, Recalled, RunHandle, Session},
+    sessions::{Outcome, Progress, Recalled, ReceiptClaim, RunHandle, Session},
 };
 
 /// What became of a dispatch.
@@ -35,6 +35,8 @@ pub(super) enum Way {
     Never(String),
     /// Its office is over; it is no run at all.
     Fenced(String),
+    /// This attempt was asked about before it came: it never runs, and the next one may.
+    Sealed(ReceiptClaim),
     /// It is settled.
     Over,
 }
@@ -110,8 +112,22 @@ impl LocalRun {
             }
             Way::Never(reason) => Ran::NeverRan(reason.clone()),
             Way::Fenced(reason) => Ran::Fenced(reason.clone()),
+            Way::Sealed(claim) => {
+                let claim = claim.clone();
+                self.sealed(&claim).await
+            }
             Way::Over => Ran::Gone,
         }
+    }
+
+    /// Whoever is the broker now orders the operation again, under its next attempt once the broker has heard of this one.
+    async fn sealed(&self, claim: &ReceiptClaim) -> Ran {
+        let operations = self.node.operations();
+        Ran::Fenced(match operations.give_up(&self.call_id, claim).await {
+            Ok(true) => "this attempt of it was asked about before it came, and was not run".to_owned(),
+            Ok(false) => "another sending of it is here already".to_owned(),
+            Err(error) => format!("this attempt of it was asked about before it came: {error}"),
+        })
     }
 
     async fn kept(&mut self) -> Ran {
@@ -214,7 +230,7 @@ impl Run for LocalRun {
         match &self.way {
             Way::Handle(handle) => !matches!(handle.progress(), Progress::Queued),
             Way::Twin { .. } => true,
-            Way::Kept | Way::Never(_) | Way::Fenced(_) | Way::Over => false,
+            Way::Kept | Way::Never(_) | Way::Fenced(_) | Way::Sealed(_) | Way::Over => false,
         }
     }
 
@@ -242,7 +258,7 @@ impl Run for LocalRun {
         match way {
             Way::Handle(handle) => handle.delivered(),
             Way::Kept => self.node.operations().confirm_taken_back(&self.call_id),
-            Way::Twin { .. } | Way::Never(_) | Way::Fenced(_) | Way::Over => {}
+            Way::Twin { .. } | Way::Never(_) | Way::Fenced(_) | Way::Sealed(_) | Way::Over => {}
         }
         if let Some(session) = &self.session {
             session.confirm_inputs(&self.call_id);
@@ -259,7 +275,7 @@ impl Drop for LocalRun {
         match std::mem::replace(&mut self.way, Way::Over) {
             Way::Over => return self.node.forget_sending(&self.call_id, self.number),
             Way::Handle(handle) if handed_out => handle.lapse(),
-            Way::Handle(_) | Way::Kept | Way::Twin { .. } | Way::Never(_) | Way::Fenced(_) => {}
+            Way::Handle(_) | Way::Kept | Way::Twin { .. } | Way::Never(_) | Way::Fenced(_) | Way::Sealed(_) => {}
         }
         if handed_out && self.is_latest() {
             if let Some(session) = &self.session {

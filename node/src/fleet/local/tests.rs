@@ -4,9 +4,11 @@ use std::sync::atomic::Ordering;
 
 use super::*;
 use crate::{
+    broker::{ReceiptKey, ReceiptKind, ReceiptStatus, Reserve, Reserved},
     content::Part,
     fleet::{Ran, Tenure},
     sessions::{
+        ReceiptClaim,
         journal::{JournalRow, RowState},
         testing::{World, chat, crash, until, work, world},
     },
@@ -364,4 +366,60 @@ async fn the_list_of_sessions_and_of_waiting_conversations_is_announced_by_a_cou
 fn dispatch_of(id: &str) -> Dispatch {
     let (session, tenure) = (SessionId::from("nowhere"), Tenure { epoch: 1, term: 1 });
     Dispatch { session, operation: work("note", id), wait: Duration::ZERO, tenure, resent: false }
+}
+
+/// Reserves the call `id` as operation `op`, and gives its dispatch.
+async fn reserved(world: &World, op: &str, id: &str) -> (Dispatch, u32) {
+    let dispatch = dispatch(world, "note", id);
+    let key = ReceiptKey(op.into());
+    let reserve = Reserve {
+        key: key.clone(),
+        signature: "same".into(),
+        operation_id: op.into(),
+        conversation: Some(chat()),
+        session: dispatch.session.clone(),
+        cwd: "/".into(),
+        kind: ReceiptKind::Call,
+        call_id: id.into(),
+    };
+    let Reserved::Fresh { attempt } = world.broker.reserve(reserve).await.unwrap() else { panic!("it is not fresh") };
+    let receipt = Some(ReceiptClaim { key, attempt });
+    (Dispatch { operation: Operation { receipt, ..dispatch.operation }, ..dispatch }, attempt)
+}
+
+#[tokio::test]
+async fn f3_a_dispatch_that_was_asked_about_before_it_came_is_ordered_again_as_the_next_attempt() {
+    let (world, _session) = world().await;
+    let local = node(&world);
+    let (late, _) = reserved(&world, "op", "1").await;
+    let (called_off, _) = reserved(&world, "other", "2").await;
+    world.sessions.reconcile().await.unwrap();
+    let first = run(&local, late.clone()).done().await;
+    assert!(matches!(first, Ran::Fenced(_)), "{first:?}");
+    let (retry, attempt) = reserved(&world, "op", "1").await;
+    assert_eq!(attempt, 2);
+    let mut second = run(&local, retry);
+    assert!(matches!(second.done().await, Ran::Finished(_)));
+    second.settle(true);
+    until("its outcome is known", || {
+        let receipt = world.broker.receipt(&ReceiptKey("op".into()));
+        receipt.is_some_and(|receipt| receipt.status == ReceiptStatus::Completed)
+    })
+    .await;
+    // It was cancelled meanwhile: no attempt of it runs.
+    let cancel = Cancel { call_id: "2".into(), conversation: Some(chat()), reason: "enough".into() };
+    local.cancel(cancel).await;
+    assert!(matches!(run(&local, called_off).done().await, Ran::Fenced(_)));
+    let (retry, _) = reserved(&world, "other", "2").await;
+    assert!(matches!(run(&local, retry).done().await, Ran::NeverRan(_)));
+    assert_eq!(ran(&world), ["chappie-1"]);
+}
+
+#[tokio::test]
+async fn f3_an_attempt_that_was_asked_about_stays_sealed_over_a_restart() {
+    let (world, _session) = world().await;
+    let (late, _) = reserved(&world, "op", "1").await;
+    let world = crash(world).await;
+    assert!(matches!(run(&node(&world), late).done().await, Ran::Fenced(_)));
+    assert_eq!(ran(&world), [""; 0]);
 }

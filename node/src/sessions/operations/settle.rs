@@ -116,6 +116,20 @@ impl Operations {
         }
     }
 
+    /// An attempt came that was asked about before (F3). Makes sure that it never runs, and says so to the broker, which may
+    /// order the same operation under the next attempt then. False: it is here after all.
+    ///
+    /// # Errors
+    /// [`ReconcileError`]: nothing may be said of it.
+    pub async fn give_up(self: &Arc<Self>, call_id: &CallId, claim: &ReceiptClaim) -> Result<bool, ReconcileError> {
+        let sealed = self.ask(call_id, Some(claim)).await? == Standing::NeverRun;
+        if sealed {
+            let settlement = unknown(call_id, self.store.read(&Key::journal_since())?);
+            self.office.settle(claim.key.clone(), claim.attempt, settlement).await?;
+        }
+        Ok(sealed)
+    }
+
     /// Writes durably that this attempt never runs, before anybody is told so (F3).
     async fn seal(&self, key: &str, attempt: u32) -> Result<(), StoreError> {
         self.store.durable(vec![Change::set(Key::receipt(key), &ReceiptRow::Sealed(attempt, clock::now()))]).await

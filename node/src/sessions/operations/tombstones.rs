@@ -1,11 +1,11 @@
 //! Operations that are called off or asked about: what is known goes its way, and what is not known gets a tombstone, so
 //! that a dispatch that comes late never runs (failure rules F3, F4).
 
-use super::{Inner, Operations, Progress};
+use super::{Inner, Operation, Operations, Progress};
 use crate::{
     clock,
     ids::{CallId, Conversation, Millis},
-    sessions::journal::{JournalRow, REQUEST_KEPT_MS, ReceiptClaim, ReceiptRow, RowState},
+    sessions::journal::{JournalRow, REQUEST_KEPT_MS, ROW_KEPT_MS, ReceiptClaim, ReceiptRow, RowState},
     storage::node::{Change, Key, StoreError},
 };
 
@@ -37,6 +37,12 @@ impl Inner {
     /// Whether `call_id` was called off.
     pub(super) fn is_buried(&self, call_id: &CallId, now: Millis) -> bool {
         self.tombstones.get(call_id).is_some_and(|at| now.since(*at) < TOMBSTONE_KEPT_MS)
+    }
+
+    /// Whether this attempt of `operation` was asked about before it came. The next one may run.
+    pub(super) fn is_asked(&self, operation: &Operation) -> bool {
+        let asked = self.asked.get(&operation.call_id);
+        asked.is_some_and(|asked| operation.receipt.as_ref().is_none_or(|claim| claim.attempt <= *asked))
     }
 
     /// Puts up a tombstone, and takes down those that are over.
@@ -137,15 +143,15 @@ impl Operations {
         self.store.durable(changes).await
     }
 
-    /// How far an operation is. One that is not known here is sealed, together with its receipt's attempt, durably before
-    /// this says that it never ran (F3).
+    /// How far an operation is. One that is not known here is sealed, durably before this says that it never ran (F3): of
+    /// one with a receipt this attempt, since a retry comes under the next one; of another one all that comes by its id.
     ///
     /// # Errors
     /// The store's; the operation is then sealed until the node stops, and nothing may be said of it.
     pub async fn ask(&self, call_id: &CallId, receipt: Option<&ReceiptClaim>) -> Result<Standing, StoreError> {
         // What was delivered a moment ago may still wait for its commit.
         self.store.flush().await?;
-        let mut changes = {
+        let changes = {
             let mut inner = self.inner();
             match inner.standing(call_id) {
                 // That holds in memory only.
@@ -160,13 +166,35 @@ impl Operations {
                     RowState::Finished(_) => Standing::Finished,
                 });
             }
-            inner.bury(call_id, clock::now())
+            match receipt {
+                None => inner.bury(call_id, clock::now()),
+                Some(claim) => {
+                    // Holds what comes before the seal is on disk.
+                    let asked = inner.asked.entry(call_id.clone()).or_default();
+                    *asked = claim.attempt.max(*asked);
+                    let seal = self.seal_of(claim)?;
+                    vec![Change::set(Key::receipt(&claim.key.0), &seal)]
+                }
+            }
         };
-        if let Some(claim) = receipt {
-            changes.push(Change::set(Key::receipt(&claim.key.0), &ReceiptRow::Sealed(claim.attempt, clock::now())));
-        }
         self.store.durable(changes).await?;
+        if let Some(claim) = receipt {
+            let mut inner = self.inner();
+            if inner.asked.get(call_id) == Some(&claim.attempt) {
+                inner.asked.remove(call_id);
+            }
+        }
         Ok(Standing::NeverRun)
+    }
+
+    /// A seal never goes back to an earlier attempt.
+    fn seal_of(&self, claim: &ReceiptClaim) -> Result<ReceiptRow, StoreError> {
+        let now = clock::now();
+        let attempt = match self.store.read(&Key::receipt(&claim.key.0))? {
+            Some(ReceiptRow::Sealed(later, at)) if now.since(at) < ROW_KEPT_MS => later.max(claim.attempt),
+            _ => claim.attempt,
+        };
+        Ok(ReceiptRow::Sealed(attempt, now))
     }
 
     /// The row of an operation that the journal has.
