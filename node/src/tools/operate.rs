@@ -12,7 +12,7 @@ use super::{
     replay,
     riding::{Riding, others},
     surface::{Answer, Assigned, Caller, Request, Ticket},
-    toolbox::{Toolbox, not_selected, not_taken},
+    toolbox::{Toolbox, not_selected, not_taken, told},
 };
 use crate::{
     broker::{
@@ -36,6 +36,8 @@ const BACK_MAX: Duration = Duration::from_millis(500);
 /// How long an answer may be late, when the budget is over and the session's device has not taken the operation: it is
 /// asked again within 3 s and given up within 5 s more (F23).
 const TAKEN_WAIT: Duration = Duration::from_secs(9);
+/// Between two looks whether it has.
+const TAKEN_LOOK: Duration = Duration::from_millis(20);
 
 /// One operation, decoded.
 pub(super) struct Job {
@@ -209,7 +211,7 @@ async fn dispatch(toolbox: &Arc<Toolbox>, request: &Request, target: Target, mut
     let tenure = match toolbox.office.assure().await {
         Ok(tenure) => tenure,
         Err(error) => {
-            let words = format!("not run: {error}");
+            let words = told(&error, || format!("not run: {error}"));
             request.again(&words);
             return refusal(words);
         }
@@ -241,7 +243,7 @@ async fn dispatch(toolbox: &Arc<Toolbox>, request: &Request, target: Target, mut
     };
     // A device that has not taken the operation yet may never do so: whether it has is known within a few seconds.
     let ran = match ran {
-        None if !run.is_taken() => tokio::time::timeout(TAKEN_WAIT, run.done()).await.ok(),
+        None if !run.is_taken() => tokio::time::timeout(TAKEN_WAIT, taken(&mut run)).await.ok().flatten(),
         ran => ran,
     };
     match ran {
@@ -270,6 +272,17 @@ async fn dispatch(toolbox: &Arc<Toolbox>, request: &Request, target: Target, mut
         Some(Ran::Gone) => replay::gone(&target),
         Some(Ran::Unknown(reason)) => unknown(header, &target, &reason),
         None => running(toolbox, &target, header, run, conversation).await,
+    }
+}
+
+/// Waits until the operation's device has it: `None`, or until it ended: how.
+async fn taken(run: &mut Box<dyn Run>) -> Option<Ran> {
+    loop {
+        match tokio::time::timeout(TAKEN_LOOK, run.done()).await {
+            Ok(ran) => return Some(ran),
+            Err(_) if run.is_taken() => return None,
+            Err(_) => {}
+        }
     }
 }
 

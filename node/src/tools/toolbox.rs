@@ -123,11 +123,20 @@ impl Surface for Toolbox {
     }
 }
 
+/// What a door is told of a call that met the end of this device's office.
+pub(super) const OFFICE_LOST: &str = "the devices of this mesh are just agreeing on their broker";
+
+/// What the door is told of a change that was not recorded; the client never hears that an office moved (failure rule F11).
+pub(super) fn told(error: &ProposeError, words: impl FnOnce() -> String) -> String {
+    if matches!(error, ProposeError::NotBroker) { OFFICE_LOST.to_owned() } else { words() }
+}
+
 /// The answer to a request that the broker did not take, in `words`. When that is because this device is the broker no more,
 /// or because nobody knows whether it was recorded, the call is sent again (failure rules F11, F12): its identity decides
 /// then.
 pub(super) fn not_taken(request: &Request, error: &ProposeError, words: String) -> Answer {
     use ProposeError::{NotBroker, Stopped, Unknown, Unreachable};
+    let words = told(error, || words);
     if matches!(error, NotBroker | Unknown(_) | Stopped | Unreachable(_)) {
         request.again(&words);
     }

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     door::Forwarding,
-    patience::Patience,
+    patience::{AWAY_MAX, Patience},
     protocol::{self, Call, News, Order},
 };
 use crate::{
@@ -28,6 +28,9 @@ use crate::{
 
 /// What a broker may take beyond the budget: it composes and sends up to 40 MiB.
 const GRACE: Duration = Duration::from_secs(15);
+/// How long past its budget a call is sent again when the seat moves: only a broker can say that it is running (failure rule
+/// F5), and one is chosen within this time or the client hears that there is none.
+const OVERTIME: Duration = AWAY_MAX;
 
 /// One call, and what the door knows of it.
 pub(super) struct Sending {
@@ -47,6 +50,8 @@ pub(super) struct Sending {
     pub(super) sent: bool,
     /// Whether the latest sending reached a broker whole.
     pub(super) through: bool,
+    /// Whether this device's own tools had no office for the latest sending.
+    pub(super) doubted: bool,
 }
 
 /// The arguments, in the form that the latest sending needed: they may be long.
@@ -89,6 +94,7 @@ impl Sending {
             assigned: None,
             sent: false,
             through: false,
+            doubted: false,
         }
     }
 
@@ -179,7 +185,7 @@ impl Forwarding {
                 Ended::Lost(cause) | Ended::Again(cause) => patience.lost(now, through, was_silent(cause)),
                 _ => None,
             };
-            let Some(pause) = pause.filter(|pause| sending.left() > *pause) else {
+            let Some(pause) = pause.filter(|pause| now + *pause < sending.until + OVERTIME) else {
                 return Ok(refusal(self.given_up(ended, holder, &sending)));
             };
             tokio::select! {
@@ -197,7 +203,7 @@ impl Forwarding {
             biased;
             () = sending.cancelled.cancelled() => Ended::Cancelled,
             _ = seat.taken() => Ended::Moved,
-            () = sleep_until(away_until.min(sending.until)) => Ended::Lost(self.fleet.no_broker()),
+            () = sleep_until(away_until.min(sending.until + OVERTIME)) => Ended::Lost(self.fleet.no_broker()),
         }
     }
 

@@ -79,7 +79,9 @@ impl Forwarding {
         if let Some(Assigned { session, device, .. }) = assigned {
             self.assigned(sending, session, device);
         }
-        sending.through = again.is_none();
+        // Its first doubt is a new loss, however long the call was under way; what follows at once is the same one.
+        let doubted = std::mem::replace(&mut sending.doubted, again.is_some());
+        sending.through = again.is_none() || !doubted;
         match (answered, again) {
             (None, _) => Ended::Moved,
             (Some(_), Some(cause)) => Ended::Again(cause),

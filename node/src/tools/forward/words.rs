@@ -26,6 +26,7 @@ use crate::{
     tools::{
         compose::refusal,
         surface::{Answer, Ticket},
+        toolbox::OFFICE_LOST,
     },
 };
 
@@ -132,10 +133,11 @@ impl Forwarding {
     pub(super) fn given_up(&self, ended: Ended, holder: Holder, sending: &Sending) -> String {
         let cause = match ended {
             // In the words of this device's own tools: nothing was done.
-            Ended::Again(cause) if holder == Holder::Here => return cause,
+            Ended::Again(cause) if holder == Holder::Here && cause != OFFICE_LOST => return cause,
             Ended::Lost(cause) if holder == Holder::Nobody => cause,
             Ended::Lost(_) | Ended::Again(_) | Ended::Moved if self.fleet.lacks_quorum() => self.fleet.no_broker(),
-            Ended::Lost(cause) | Ended::Again(cause) => format!("the broker's device cannot be reached: {cause}"),
+            Ended::Again(cause) => format!("no broker has taken this in time: {cause}"),
+            Ended::Lost(cause) => format!("the broker's device cannot be reached: {cause}"),
             _ => "the broker changed too often while this was under way".to_owned(),
         };
         let word = if !sending.sent {

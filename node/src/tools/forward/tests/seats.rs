@@ -4,7 +4,10 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     future::pending,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -18,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{super::Forwarding, BUDGET, Doors, Stand as Requests, spec, words};
 use crate::{
+    broker::ProposeError,
     content::{JsonObject, Part},
     fleet::{
         Parcel, Ran, SessionNode,
@@ -31,7 +35,7 @@ use crate::{
         surface::{
             Answer, Assigned, Caller, Request, ResourceError, ResourceRead, Surface, Ticket, ToolSpec, UnknownTool,
         },
-        toolbox::{ACTS, READS},
+        toolbox::{ACTS, READS, not_taken},
     },
 };
 
@@ -60,6 +64,8 @@ struct Shared {
     version: watch::Sender<u64>,
     /// Who stops where.
     held: watch::Sender<Option<(u8, Phase)>>,
+    /// How many sendings more find that their device has no office.
+    doubts: AtomicU32,
 }
 
 impl Shared {
@@ -99,6 +105,9 @@ impl Tools {
 
     async fn run(self: Arc<Self>, request: Request) -> Answer {
         self.reach(Phase::Selecting).await;
+        if self.shared.doubts.fetch_update(Relaxed, Relaxed, |doubts| doubts.checked_sub(1)).is_ok() {
+            return not_taken(&request, &ProposeError::NotBroker, ProposeError::NotBroker.to_string());
+        }
         let session = request.pin().cloned().unwrap_or_else(|| "s".into());
         let assigned = Assigned { session, device: "two".into(), explicit: false };
         if !request.assign(assigned).await {
@@ -119,6 +128,11 @@ impl Tools {
                 return refusal("cancelled at the broker");
             }
             ran = run.done() => ran,
+            () = tokio::time::sleep(request.budget(BUDGET)) => {
+                let words = "running".to_owned();
+                let structured = JsonObject::new();
+                return Answer { content: vec![Part::Text(words)], structured, is_error: false, ticket: Ticket::default() };
+            }
         };
         let parcel: Parcel = match ran {
             Ran::Finished(parcel) => parcel,
@@ -181,7 +195,8 @@ impl Stand {
     fn new(holder: u8) -> Self {
         let (wires, host) = (Wires::new(), Scripted::new());
         let (version, held) = (watch::Sender::new(0), watch::Sender::new(None));
-        let shared = Arc::new(Shared { host: host.clone(), log: Mutex::default(), version, held });
+        let shared =
+            Arc::new(Shared { host: host.clone(), log: Mutex::default(), version, held, doubts: AtomicU32::new(0) });
         let rosters = watch::channel(Arc::new(roster())).1;
         let connected = watch::channel(Arc::new(BTreeSet::from([1, 2, 3].map(node)))).1;
         let (mut standings, mut devices, mut doors) = (BTreeMap::new(), Vec::new(), Vec::new());
@@ -469,4 +484,53 @@ async fn resources_and_ended_connections_follow_the_seat() {
     stand.shared.saw("3 disconnected conn:x").await;
     let gone = tokio::time::timeout(Duration::from_secs(1), pending::<()>()).await;
     assert!(gone.is_err() && stand.shared.count("2 disconnected") == 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn f11_a_call_that_waited_long_and_then_met_a_lost_office_is_sent_again() {
+    for holder in [DOOR, 1] {
+        let stand = Stand::new(holder);
+        stand.hold(holder, Phase::Selecting);
+        let (calling, _) = stand.begin();
+        stand.shared.saw(&format!("{holder} Selecting")).await;
+        tokio::time::advance(Duration::from_secs(10)).await;
+        stand.shared.doubts.store(3, Relaxed);
+        stand.shared.held.send_replace(None);
+        stand.ends_well(calling).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn f11_the_client_never_hears_that_an_office_moved() {
+    for holder in [DOOR, 1] {
+        let stand = Stand::new(holder);
+        stand.shared.doubts.store(u32::MAX, Relaxed);
+        let begun = Instant::now();
+        let (calling, _) = stand.begin();
+        let answer = calling.await.unwrap();
+        let told = words(&answer);
+        assert!(begun.elapsed() <= Duration::from_secs(6), "{:?}", begun.elapsed());
+        assert!(
+            answer.is_error && told.contains("Nothing was started") && !told.contains("is the broker now"),
+            "{told}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn f5_at_the_budget_while_the_seat_moves_the_answer_is_running() {
+    for to in [2, DOOR] {
+        let stand = Stand::new(1);
+        let (calling, _) = stand.begin();
+        stand.executed().await;
+        tokio::time::advance(BUDGET - Duration::from_millis(500)).await;
+        stand.wires.hang(node(1));
+        stand.seat(None, &[2, 3]);
+        tokio::time::advance(Duration::from_millis(1_500)).await;
+        assert!(!calling.is_finished());
+        stand.seat(Some(to), &[2, 3]);
+        let answer = calling.await.unwrap();
+        assert!(!answer.is_error && words(&answer) == "running", "{}", words(&answer));
+        stand.executed().await;
+    }
 }
