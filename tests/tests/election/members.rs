@@ -6,7 +6,7 @@ use std::time::Duration;
 use chappie_tests::{
     Node,
     answer::excerpt,
-    election::{Cluster, NAMES},
+    election::{Cluster, NAMES, Scene, Traffic, Watch, done},
     mesh::alone,
     wait::within,
 };
@@ -103,6 +103,40 @@ async fn the_voter_setting_has_a_flag_and_three_words() {
     let setup = chappie_tests::node::Setup::new().argument("--voter").argument("sometimes");
     let log = Node::try_start(world, setup).await.unwrap_err();
     assert!(log.contains("always") && log.contains("never") && log.contains("sometimes"), "{log}");
+}
+
+#[tokio::test]
+async fn f21_forgetting_the_broker_moves_leadership_first_and_no_call_notices() {
+    let scene = Scene::with(4, |_, setup| setup).await;
+    let (lost, chat) = (scene.broker, scene.chat("v1/forget").await);
+    let id = scene.cluster[lost].id().to_owned();
+    let watch = Watch::over(&scene.cluster);
+    let call = chat.begin("bash", json!({"command": scene.held("one"), "operationId": "op-1"}));
+    scene.begun("one").await;
+    // Its own session is taken by `one`: the traffic works at the door's.
+    let near = scene.cluster[scene.door].session(NAMES[scene.door]);
+    let steady = scene.cluster[scene.door].chat("v1/steady");
+    let traffic = Traffic::start(&steady, &near, &scene.ledger, Duration::from_millis(100));
+    let ledger = scene.ledger.clone();
+    chappie_tests::eventually("some calls", async || (ledger.counts().len() >= 5).then_some(())).await;
+    aside(&scene.cluster[scene.station], &["forget", "--yes", NAMES[lost]]).await;
+    let left = scene.cluster.besides(&[lost]);
+    scene.cluster.settled_among(3, &left).await;
+    assert!(scene.cluster[scene.door].peer(&id).is_null());
+    scene.release("one");
+    done(call.answer().await, "one");
+    traffic.all_ran_once(&scene.ledger).await;
+    scene.ran_once("one");
+    // The forgotten one is a mesh of one in a new epoch, and works.
+    within(Duration::from_secs(30), "a mesh of one", async || {
+        let status = scene.cluster[lost].status();
+        (status["peers"] == json!([]) && status["broker"]["self"] == true && status["quorum"]["voters"] == 1)
+            .then_some(())
+    })
+    .await;
+    let own = scene.cluster[lost].chat("v1/own").call("bash", json!({"command": "echo alone"})).await.ok();
+    assert!(own.output().contains("alone"));
+    drop(watch);
 }
 
 #[tokio::test]

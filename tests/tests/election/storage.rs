@@ -17,6 +17,10 @@ use chappie_tests::{
 use futures_util::{StreamExt, stream};
 use serde_json::json;
 
+fn store(node: &Node) -> PathBuf {
+    node.world.state().join("consensus.redb")
+}
+
 /// Three devices, the first of which has its state folder on a disk of 160 MiB in a mount namespace of its own.
 async fn with_a_small_disk() -> (Cluster, PathBuf) {
     let world = Arc::new(World::privileged());
@@ -173,6 +177,41 @@ async fn slow_syncs_cause_no_election_and_no_error() {
     }
     scene.cluster.settled(3).await;
     assert_eq!(scene.cluster.term(scene.broker).await, term, "no election");
+    watch.holds();
+}
+
+/// A voter's store that lost its last bytes while it was stopped: either its device mends it, or it says so and starts when
+/// the file was moved away. It is back in step either way, and nothing was forgotten.
+#[tokio::test]
+async fn a_store_cut_short_by_a_few_bytes_is_noticed_and_its_device_comes_back_in_step() {
+    let mut scene = Scene::new().await;
+    let chat = scene.chat("v1/short").await;
+    let arguments = json!({"command": scene.ledger.append("kept"), "operationId": "op-1"});
+    chat.call("bash", arguments.clone()).await.ok();
+    let watch = Watch::over(&scene.cluster);
+    for (killed, bytes) in [(false, 7), (true, 4096 + 3)] {
+        let broker = scene.cluster.broker().await;
+        let cut = scene.cluster.besides(&[broker, scene.station])[0];
+        if killed {
+            scene.cluster[cut].kill()
+        } else {
+            scene.cluster[cut].stop().await
+        }
+        let path = store(&scene.cluster[cut]);
+        let length = std::fs::metadata(&path).unwrap().len();
+        std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(length - bytes).unwrap();
+        if let Err(said) = scene.cluster[cut].try_again().await {
+            assert!(said.contains("consensus.redb"), "{said}");
+            std::fs::rename(&path, path.with_extension("damaged")).unwrap();
+            scene.cluster[cut].start_again().await;
+        }
+        let start = Instant::now();
+        scene.cluster.settled(voters_of(3)).await;
+        println!("{bytes} bytes less: in step after {:?}", start.elapsed());
+        let replay = scene.cluster[cut].chat("v1/short").call("bash", arguments.clone()).await.ok();
+        assert_eq!(replay.header()["replay"]["status"], "completed", "{}", excerpt(&replay.text()));
+    }
+    assert_eq!(scene.ledger.count("kept"), 1);
     watch.holds();
 }
 

@@ -93,6 +93,82 @@ async fn dev_22_a_wiped_voter_is_in_step_within_30_s_and_never_makes_two_brokers
     assert_eq!(scene.cluster.broker().await, scene.broker, "the broker was not disturbed");
 }
 
+#[tokio::test]
+async fn dev_22_a_wiped_voter_is_not_counted_by_its_old_promises_while_another_is_stopped() {
+    not_counted(|scene, wiped| std::fs::remove_file(store(scene, wiped)).unwrap()).await;
+}
+
+#[tokio::test]
+async fn dev_22_a_voter_with_an_older_election_store_is_not_counted_while_another_is_stopped() {
+    not_counted(|scene, at| {
+        let backup = scene.cluster[at].world.root().join("older.redb");
+        std::fs::rename(backup, store(scene, at)).unwrap();
+    })
+    .await;
+}
+
+/// With one voter stopped and one whose store is lost, the third is alone: nobody acts until the stopped one is back.
+async fn not_counted(lose: impl Fn(&Scene, usize)) {
+    let mut scene = begun().await;
+    let wiped = scene.door;
+    // An older store, for the variant that restores it.
+    scene.cluster[wiped].stop().await;
+    copy(&store(&scene, wiped), &scene.cluster[wiped].world.root().join("older.redb"));
+    scene.back(wiped).await;
+    // The station or the broker; the store of neither is touched.
+    let broker = scene.cluster.broker().await;
+    let stopped = scene.cluster.besides(&[wiped, broker])[0];
+    let keeper = scene.cluster.besides(&[wiped, stopped])[0];
+    let watch = Watch::over(&scene.cluster);
+    scene.cluster[stopped].stop().await;
+    scene.cluster.broker_among(&[wiped, keeper]).await;
+    scene.cluster[wiped].kill();
+    lose(&scene, wiped);
+    let start = Instant::now();
+    scene.cluster[wiped].start_again().await;
+    for at in [wiped, keeper] {
+        scene.cluster.leaderless(at).await;
+    }
+    let alone = Instant::now();
+    while start.elapsed() < LOOKED_AT {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    let acted = watch.looks().into_iter().filter(|look| look.asked > alone && look.acts()).count();
+    assert_eq!(acted, 0, "a broker acted with the vote of a lost store");
+    let back = Instant::now();
+    scene.cluster[stopped].start_again().await;
+    in_step(&scene, back).await;
+    replays(&scene, &[0, 1, 2]).await;
+    watch.holds();
+}
+
+/// F15: the store of an earlier day, under the identity of today: it comes back as a new member by itself.
+#[tokio::test]
+async fn f15_a_voter_with_an_older_election_store_comes_back_as_a_new_member() {
+    let mut scene = begun().await;
+    let restored = scene.door;
+    scene.cluster[restored].stop().await;
+    copy(&store(&scene, restored), &scene.cluster[restored].world.root().join("older.redb"));
+    scene.back(restored).await;
+    let watch = Watch::over(&scene.cluster);
+    let chat = scene.cluster[scene.station].chat("v1/dev-22");
+    chat.call("bash", json!({"command": scene.ledger.append("later"), "operationId": "op-later"})).await.ok();
+    scene.cluster[restored].kill();
+    copy(&scene.cluster[restored].world.root().join("older.redb"), &store(&scene, restored));
+    let start = Instant::now();
+    scene.cluster[restored].start_again().await;
+    in_step(&scene, start).await;
+    look_on(&scene, start).await;
+    replays(&scene, &[0, 1, 2]).await;
+    watch.holds();
+    // What it did not know it knows now: it answers when it is the broker.
+    let door = scene.cluster[restored].chat("v1/dev-22");
+    let later = json!({"command": scene.ledger.append("later"), "operationId": "op-later"});
+    let replay = door.call("bash", later).await.ok();
+    assert_eq!(replay.header()["replay"]["status"], "completed", "{}", excerpt(&replay.text()));
+    assert_eq!(scene.ledger.count("later"), 1);
+}
+
 /// F15: a whole home of an earlier day. Its identity has run since, so it is named at both owners and not counted; the
 /// others go on, and after `reset-identity` it joins as another device.
 #[tokio::test]
