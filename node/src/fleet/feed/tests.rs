@@ -232,7 +232,8 @@ async fn f13_each_office_gathers_anew_and_does_not_wait_for_a_former_broker_that
         let fleet = fleet.clone();
         async move { fleet.gathered().await }
     });
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    tokio::time::advance(Duration::from_millis(300)).await;
+    tokio::task::yield_now().await;
     assert!(!waiting.is_finished(), "three may announce any moment");
     announce(3, 1);
     waiting.await.unwrap();

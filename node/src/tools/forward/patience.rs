@@ -1,4 +1,4 @@
-//! How long and how often a door tries to bring one call to a broker. Pure: time is an argument.
+//! How long and how often a door tries to bring one call to a broker. It is given the time and reads no clock.
 
 use std::time::Duration;
 
