@@ -127,12 +127,11 @@ impl Tools {
                 run.cancel("cancelled".into()).await;
                 return refusal("cancelled at the broker");
             }
-            ran = run.done() => ran,
-            () = tokio::time::sleep(request.budget(BUDGET)) => {
-                let words = "running".to_owned();
-                let structured = JsonObject::new();
-                return Answer { content: vec![Part::Text(words)], structured, is_error: false, ticket: Ticket::default() };
-            }
+            ran = tokio::time::timeout(request.budget(BUDGET), run.done()) => ran,
+        };
+        let Ok(ran) = ran else {
+            let (words, structured) = ("running".to_owned(), JsonObject::new());
+            return Answer { content: vec![Part::Text(words)], structured, is_error: false, ticket: Ticket::default() };
         };
         let parcel: Parcel = match ran {
             Ran::Finished(parcel) => parcel,
