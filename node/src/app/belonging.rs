@@ -24,6 +24,9 @@ use crate::{
 /// A voter that answered within this counts as there: several of the leader's signs of life at the slowest pace.
 const ANSWERED_MAX_MS: u64 = 3_000;
 
+/// Where enough voters answer, one is elected within this: several elections at the slowest pace.
+const ELECTED_WITHIN: Duration = Duration::from_secs(5);
+
 /// Addresses in one code; more make it too long to type, and a device has a handful of useful ones.
 const CODE_ADDRESSES: usize = 8;
 
@@ -303,8 +306,13 @@ impl Node {
             ));
         }
         self.ask_round(&standing.voters).await;
+        // A voter that is there may have lost its records, and then it does not count: whether one is elected tells.
+        let mut standings = self.broker.standing();
+        let led =
+            standings.wait_for(|now| now.office.is_some() || now.leader.is_some_and(|leader| leader != self.own()));
+        let led = timeout(ELECTED_WITHIN, led).await.is_ok_and(|led| led.is_ok());
         let quorum = self.quorum(&self.broker.standing().borrow().clone(), &roster);
-        if quorum.reachable > quorum.voters / 2 {
+        if led && quorum.ok {
             return Err(CommandError::new(format!(
                 "{} of {} voters answer, which is enough to decide: nothing is to be recovered, and beginning anew beside \
                  them would make two meshes of one. See `chappie status`",

@@ -19,7 +19,7 @@ use super::{
         council::{Change, Control, Split},
         errors::ProposeError,
         follow::{Meeting, meet},
-        limits::{FOLLOW_WAIT_MS, IMPORT_BATCH, LEAVE_WAIT_MS, MOVE_WAIT_MS},
+        limits::{FOLLOW_WAIT_MS, IMPORT_BATCH, LEAVE_WAIT_MS, MOVE_WAIT_MS, SILENT_MS},
         reannounce::Reannounced,
         writer::Message,
     },
@@ -44,10 +44,12 @@ impl Broker {
     pub fn split(&self) -> Option<Split> {
         let standing = self.shared.standing.borrow();
         let own = standing.group;
-        // A device of an older epoch may have followed meanwhile.
+        // It may have come over meanwhile: then it is a member here, of what was an older epoch, or answers this broker.
         let ours = |split: &Split| {
             let member = standing.voters.contains(&split.node) || standing.learners.contains(&split.node);
-            member && split.group.epoch.count < own.epoch.count
+            let answered = standing.followers.get(&split.node).and_then(|follower| follower.answered_ms);
+            let answers = answered.is_some_and(|ms| ms <= SILENT_MS);
+            member && (split.group.epoch.count < own.epoch.count || answers)
         };
         self.front.split().filter(|split| split.group != own && !ours(split))
     }
