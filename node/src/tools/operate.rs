@@ -155,6 +155,10 @@ async fn unreserved(
     }
 }
 
+/// Attempts under one operationId that one call waits for: each was called off by a device that lost sight of it, and more
+/// than a few in a row are a fault that repeating does not mend.
+const ATTEMPTS_MAX: u32 = 4;
+
 /// Reserves the receipt, replicated before anything is dispatched; or answers with what the receipt already says.
 async fn reserve(
     toolbox: &Arc<Toolbox>,
@@ -180,12 +184,25 @@ async fn reserve(
         kind: job.kind,
         call_id: target.call_id.clone(),
     };
-    match toolbox.broker.reserve(reserve).await {
+    let mut reserved = toolbox.broker.reserve(reserve.clone()).await;
+    // An earlier attempt that turns out never to have run makes room for the next one (F3).
+    for _ in 1..ATTEMPTS_MAX {
+        match &reserved {
+            Ok(Reserved::Replay(receipt)) if !attaches(target, receipt).await => {
+                if let Some(answer) = replay::receipt(toolbox, &key, target.deadline).await {
+                    return Err(answer);
+                }
+                reserved = toolbox.broker.reserve(reserve.clone()).await;
+            }
+            _ => break,
+        }
+    }
+    match reserved {
         Ok(Reserved::Fresh { attempt }) => Ok(Some(ReceiptClaim { key, attempt })),
         Ok(Reserved::Replay(receipt)) if attaches(target, &receipt).await => {
             Ok(Some(ReceiptClaim { key, attempt: receipt.attempt }))
         }
-        Ok(Reserved::Replay(_)) => Err(replay::receipt(toolbox, &key, target.deadline).await),
+        Ok(Reserved::Replay(_)) => Err(refusal(replay::NEVER_RAN)),
         Ok(Reserved::Conflict(_)) => Err(refusal(format!(
             "operationId {operation_id:?} was used in this conversation with different arguments; nothing was done. Use a new operationId for a new request"
         ))),

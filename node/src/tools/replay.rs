@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{
-    compose::{Composer, refusal},
+    compose::Composer,
     operate::{Target, place},
     surface::{Answer, Ticket},
     toolbox::Toolbox,
@@ -19,14 +19,16 @@ use crate::{
     sessions::Ended,
 };
 
-const NEVER_RAN: &str = "the attempt under this operationId never ran, so nothing was done; send the operation again";
+/// What is answered when attempts under one operationId are called off again and again.
+pub(super) const NEVER_RAN: &str =
+    "the attempt under this operationId never ran, so nothing was done; send the operation again";
 
-/// The receipt of `key`; waits with running work until `deadline`.
-pub(super) async fn receipt(toolbox: &Arc<Toolbox>, key: &ReceiptKey, deadline: Instant) -> Answer {
+/// The receipt of `key`; waits with running work until `deadline`. `None`: that attempt never ran, and the next one may.
+pub(super) async fn receipt(toolbox: &Arc<Toolbox>, key: &ReceiptKey, deadline: Instant) -> Option<Answer> {
     let mut changes = toolbox.broker.subscribe();
     loop {
         changes.mark_unchanged();
-        let Some(receipt) = toolbox.broker.receipt(key) else { return refusal(NEVER_RAN) };
+        let receipt = toolbox.broker.receipt(key)?;
         let waits = receipt.status == ReceiptStatus::Running;
         if !waits || !matches!(tokio::time::timeout_at(deadline, changes.changed()).await, Ok(Ok(()))) {
             return answer(toolbox, &receipt).await;
@@ -34,14 +36,14 @@ pub(super) async fn receipt(toolbox: &Arc<Toolbox>, key: &ReceiptKey, deadline: 
     }
 }
 
-async fn answer(toolbox: &Toolbox, receipt: &Receipt) -> Answer {
+async fn answer(toolbox: &Toolbox, receipt: &Receipt) -> Option<Answer> {
     let ended = ended(toolbox, receipt).await;
     let (status, instructions) = match receipt.status {
         ReceiptStatus::Running => (
             "running",
             "This operation still runs. Do not send it again under another operationId; its result comes with a later result, or look into history",
         ),
-        ReceiptStatus::NeverRun => return refusal(NEVER_RAN),
+        ReceiptStatus::NeverRun => return None,
         ReceiptStatus::Completed => ("completed", completed(ended)),
         ReceiptStatus::Uncertain => (
             "uncertain",
@@ -58,7 +60,7 @@ async fn answer(toolbox: &Toolbox, receipt: &Receipt) -> Answer {
     if receipt.status == ReceiptStatus::Completed {
         replay["delivery"] = json!({ "hostReceipt": "unconfirmed", "resources": receipt.resources });
     }
-    plain(place(&receipt.session, &receipt.cwd), replay)
+    Some(plain(place(&receipt.session, &receipt.cwd), replay))
 }
 
 /// How a completed operation ended, as far as the node of its session knows; of a session that ended, any node may.
