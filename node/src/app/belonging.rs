@@ -194,7 +194,8 @@ impl Node {
         };
         let voters = u32::try_from(known.len()).unwrap_or(u32::MAX);
         let reachable = u32::try_from(known.iter().filter(answers).count()).unwrap_or(u32::MAX);
-        let led = standing.office.is_some() || standing.leader.is_some_and(|leader| leader != self.own());
+        let heard = standing.term > 0 && standing.leader.is_some_and(|leader| leader != self.own());
+        let led = standing.office.is_some() || heard;
         QuorumRow { voters, reachable, ok: reachable > voters / 2 && led }
     }
 
@@ -218,10 +219,12 @@ impl Node {
     pub(super) async fn report(&self) -> StatusReport {
         let roster = self.membership.roster();
         let standing = self.broker.standing().borrow().clone();
-        // What was heard of a leader counts here, not the hint in the roster that calls follow meanwhile.
+        // What was heard of a leader in a term of its counts here (a device that has no log yet knows none), not the hint in the roster that calls follow meanwhile.
         let broker = match (standing.office, standing.leader) {
             (Some(_), _) => Some(self.own()),
-            (None, Some(leader)) if leader != self.own() && self.connected(&leader) => Some(leader),
+            (None, Some(leader)) if standing.term > 0 && leader != self.own() && self.connected(&leader) => {
+                Some(leader)
+            }
             (None, _) => None,
         };
         let sessions = self.fleet_sessions().await;
