@@ -12,14 +12,17 @@ use std::{
 };
 
 use netsim::{
-    fleet::{Broken, Options, Scenario, Tally, run},
+    fleet::{Broken, Options, REQUIRED, Scenario, Tally, run},
     world::trace::Keep,
 };
 
-const USAGE: &str = "usage: netsim [--seeds N] [--first S] [--jobs J] [--all] [--quorum] [--broken KIND]\n       netsim --seed S [--trace | --packets] [--quorum] [--broken KIND]\n\
+const USAGE: &str = "usage: netsim [--seeds N] [--first S] [--jobs J] [--all] [--clones] [--quorum] [--broken KIND]\n       netsim --seed S [--trace | --packets] [--quorum] [--broken KIND]\n\
     KIND: fencing, fsync, receipt-after-dispatch, vote, ack-before-write";
 /// Between two lines of progress.
 const PROGRESS: Duration = Duration::from_secs(20);
+
+/// From so many seeds on, a swarm must have reached everything.
+const REACHING: u64 = 200;
 
 /// What is asked for.
 #[derive(Clone, Debug)]
@@ -32,6 +35,7 @@ struct Asked {
     all: bool,
     keep: Keep,
     broken: Option<Broken>,
+    clones: bool,
     scenario: Scenario,
 }
 
@@ -45,6 +49,7 @@ fn asked(words: impl Iterator<Item = String>) -> Result<Asked, String> {
         all: false,
         keep: Keep::Hash,
         broken: None,
+        clones: false,
         scenario: Scenario::default(),
     };
     let mut words = words;
@@ -58,6 +63,7 @@ fn asked(words: impl Iterator<Item = String>) -> Result<Asked, String> {
             "--first" => asked.first = number()?,
             "--seed" => asked.one = Some(number()?),
             "--jobs" => asked.jobs = usize::try_from(number()?).unwrap_or(1).max(1),
+            "--clones" => asked.clones = true,
             "--all" => asked.all = true,
             "--quorum" => asked.scenario = Scenario::Quorum,
             "--trace" => asked.keep = Keep::Events,
@@ -85,7 +91,7 @@ fn main() -> ExitCode {
 
 /// Runs one seed, and shows what it was asked to show.
 fn one(seed: u64, asked: &Asked) -> ExitCode {
-    let options = Options { keep: asked.keep, broken: asked.broken, ..Options::default() };
+    let options = Options { keep: asked.keep, broken: asked.broken, clones: asked.clones, ..Options::default() };
     let outcome = run(asked.scenario, seed, options.clone());
     if let Some(trace) = options.took.trace() {
         for line in trace.lines() {
@@ -145,7 +151,13 @@ fn swarm(asked: &Asked) -> ExitCode {
             ExitCode::FAILURE
         }
         None => {
-            print!("{}", progress.tally.lock().unwrap_or_else(PoisonError::into_inner));
+            let tally = progress.tally.lock().unwrap_or_else(PoisonError::into_inner);
+            print!("{tally}");
+            let missing = tally.missing(&REQUIRED);
+            if asked.scenario == Scenario::Whole && asked.seeds >= REACHING && !missing.is_empty() {
+                println!("no seed reached: {}", missing.join(", "));
+                return ExitCode::FAILURE;
+            }
             ExitCode::SUCCESS
         }
     }
@@ -167,7 +179,8 @@ fn work(progress: &Progress, asked: &Asked) {
             return;
         }
         let seed = asked.first + number;
-        let outcome = run(asked.scenario, seed, Options { broken: asked.broken, ..Options::default() });
+        let outcome =
+            run(asked.scenario, seed, Options { broken: asked.broken, clones: asked.clones, ..Options::default() });
         progress.done.fetch_add(1, Ordering::SeqCst);
         match outcome {
             Ok(tally) => progress.tally.lock().unwrap_or_else(PoisonError::into_inner).merge(&tally),

@@ -237,7 +237,8 @@ fn write(ledger: &Ledger, answer: Answer, writing: Writing, broken: Option<Broke
 fn ended(text: &str) -> bool {
     let under_way = text.contains("\"operation\":{");
     let replayed = text.contains("\"replay\":{");
-    !under_way && (!replayed || text.contains("\"status\":\"completed\""))
+    let uncertain = text.contains("uncertain");
+    !under_way && !uncertain && (!replayed || text.contains("\"status\":\"completed\""))
 }
 
 /// Whether an answer promises that nothing ran and nothing will.

@@ -27,6 +27,24 @@ pub enum Counters {
     CrashDone,
 }
 
+/// What a swarm of whole nodes must reach, over all its seeds.
+pub const REQUIRED: [&str; 14] = [
+    "LeaderChanges",
+    "MembershipChanges",
+    "Snapshots",
+    "CrashQueued",
+    "CrashRunning",
+    "CrashDone",
+    "fault OneWay",
+    "fault LostSync",
+    "fault Suspend",
+    "fault Restore",
+    "fault Clone",
+    "fault Recover",
+    "fault Join",
+    "fault Forget",
+];
+
 /// How often what happened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally(BTreeMap<String, u64>);
@@ -55,6 +73,12 @@ impl Tally {
     #[must_use]
     pub fn of(&self, what: &str) -> u64 {
         self.0.get(what).copied().unwrap_or(0)
+    }
+
+    /// What was not reached of `wanted`.
+    #[must_use]
+    pub fn missing(&self, wanted: &[&'static str]) -> Vec<&'static str> {
+        wanted.iter().copied().filter(|what| self.of(what) == 0).collect()
     }
 
     /// How many faults.

@@ -100,6 +100,14 @@ impl Device {
         })
     }
 
+    /// A second device with the first one's identity and all that is on its disk, at an address of its own.
+    pub(super) fn copy_of(&self, number: u8, seed: Seed) -> Result<Self, String> {
+        let mut copy = Self::new(number, seed, &self.net, &self.trace, self.broken)?;
+        copy.identity = Arc::clone(&self.identity);
+        copy.disk.put_back(&self.disk.image());
+        Ok(copy)
+    }
+
     pub(super) fn node(&self) -> NodeId {
         self.identity.node_id()
     }

@@ -165,6 +165,13 @@ impl Ledger {
         states
     }
 
+    /// A device's journal is gone, or is an older one: nothing that went there must be told any more.
+    pub(super) fn shake_all(&self, device: usize) {
+        for piece in self.lock().pieces.values_mut().filter(|piece| piece.device == device) {
+            piece.shaken = true;
+        }
+    }
+
     pub(super) fn wrong(&self) -> Option<String> {
         self.lock().wrong.clone()
     }

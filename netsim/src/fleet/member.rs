@@ -166,6 +166,8 @@ pub(super) struct Member {
     pub(super) mesh: Mesh,
     pub(super) state: Arc<Mutex<Vec<u64>>>,
     restores: Arc<Mutex<u64>>,
+    /// What its own start took from the store.
+    own_restores: u64,
 }
 
 impl Member {
@@ -173,7 +175,7 @@ impl Member {
     pub(super) async fn start(start: Start) -> Result<Self, String> {
         let node = start.identity.node_id();
         let (store, opened, head) = open(&start, node)?;
-        let (state, restores) = (Arc::default(), Arc::default());
+        let (state, restores): (Arc<Mutex<Vec<u64>>>, Arc<Mutex<u64>>) = (Arc::default(), Arc::default());
         let notes = Notes {
             who: start.name.clone(),
             truth: start.truth.clone(),
@@ -190,6 +192,7 @@ impl Member {
             Arc::new(Line(Arc::clone(&slot))),
         );
         let consensus = consensus.await.map_err(|error| error.to_string())?;
+        let own_restores = *restores.lock().unwrap_or_else(PoisonError::into_inner);
         let config = MeshConfig {
             identity: start.identity,
             name: start.name,
@@ -206,12 +209,12 @@ impl Member {
         // Set once, here.
         let _new = slot.set(mesh.clone());
         consensus.tend(start.roster);
-        Ok(Self { consensus, mesh, state, restores })
+        Ok(Self { consensus, mesh, state, restores, own_restores })
     }
 
-    /// How many snapshots its machine was given.
+    /// How many snapshots its machine was given by others.
     pub(super) fn restores(&self) -> u64 {
-        *self.restores.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.restores.lock().unwrap_or_else(PoisonError::into_inner) - self.own_restores
     }
 
     pub(super) fn commands(&self) -> Vec<u64> {

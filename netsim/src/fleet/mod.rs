@@ -1,6 +1,7 @@
 //! The real code in the world: devices that boot what `chappie up` boots, scenarios that shake them, and checkers.
 
 mod bed;
+mod changes;
 mod clients;
 mod counters;
 mod device;
@@ -12,7 +13,7 @@ mod options;
 mod quorum;
 mod whole;
 
-pub use counters::{Counters, Tally};
+pub use counters::{Counters, REQUIRED, Tally};
 pub use options::{Broken, Options, Took};
 
 use crate::world::run::simulate;

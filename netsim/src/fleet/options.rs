@@ -60,6 +60,8 @@ pub struct Options {
     pub keep: Keep,
     /// What is broken on purpose.
     pub broken: Option<Broken>,
+    /// Whether disks are copied too.
+    pub clones: bool,
     /// Where its trace is left.
     pub took: Took,
 }

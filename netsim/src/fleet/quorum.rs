@@ -192,9 +192,8 @@ impl Table {
                 self.bed.stop(at, Duration::from_millis(300), false);
                 continue;
             }
-            // The first is the start's own.
             let restores = member.restores();
-            self.bed.tally.add(Counters::Snapshots, restores.saturating_sub(self.restores[at].max(1)));
+            self.bed.tally.add(Counters::Snapshots, restores.saturating_sub(self.restores[at]));
             self.restores[at] = restores;
         }
         let acting = self.bed.offices()?;

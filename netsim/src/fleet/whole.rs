@@ -18,6 +18,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::{
     bed::{Bed, LOOK, Post},
+    changes::Kept,
     clients::{Chat, Door, Got, Office, Street},
     counters::{Counters, Tally},
     host,
@@ -46,7 +47,7 @@ const HEALED_WITHIN: Duration = Duration::from_secs(90);
 const CHATS: u64 = 24;
 
 /// The faults of this scenario.
-const KINDS: [Kind; 14] = [
+const KINDS: [Kind; 19] = [
     Kind::Crash,
     Kind::Kill,
     Kind::Restart,
@@ -61,15 +62,23 @@ const KINDS: [Kind; 14] = [
     Kind::ClockJump,
     Kind::ClockDrift,
     Kind::Move,
+    Kind::Restore,
+    Kind::Clone,
+    Kind::Join,
+    Kind::Forget,
+    Kind::Recover,
 ];
 
-struct Village {
-    bed: Bed<Node>,
-    office: Office,
+pub(super) struct Village {
+    pub(super) bed: Bed<Node>,
+    pub(super) office: Office,
+    pub(super) seed: Seed,
     /// A real folder; nothing is put there but empty folders.
-    home: PathBuf,
-    sessions: Vec<Option<String>>,
-    joined: Vec<bool>,
+    pub(super) home: PathBuf,
+    pub(super) sessions: Vec<Option<String>>,
+    pub(super) joined: Vec<bool>,
+    pub(super) forgotten: Vec<bool>,
+    pub(super) kept: Kept,
 }
 
 /// Runs it.
@@ -97,7 +106,8 @@ async fn run_in(seed: Seed, home: PathBuf, options: &Options, trace: &Trace) -> 
     let mut village = Village::new(seed, home, options, trace)?;
     village.found().await?;
     let chats: Vec<_> = (1..=CHATS).map(|number| tokio::spawn(village.chat(seed, number).run())).collect();
-    let mut plan = Plan::draw(seed.fork("faults"), &KINDS);
+    let kinds: Vec<Kind> = KINDS.into_iter().filter(|kind| options.clones || *kind != Kind::Clone).collect();
+    let mut plan = Plan::draw(seed.fork("faults"), &kinds);
     trace.event("world", format_args!("faults: {:?}", plan.kinds()));
     let begin = Instant::now();
     let mut next = plan.draw_next();
@@ -107,13 +117,15 @@ async fn run_in(seed: Seed, home: PathBuf, options: &Options, trace: &Trace) -> 
         if Instant::now() >= at
             && let Some((wait, kind)) = next
         {
-            village.strike(kind);
+            village.strike(kind).await?;
             at = Instant::now() + wait;
             next = plan.draw_next();
         }
         sleep(LOOK).await;
     }
-    village.bed.calm(|_, _| true);
+    village.end_copy();
+    let joined = village.joined.clone();
+    village.bed.calm(|at, _| joined[at]);
     village.office.stop.store(true, Ordering::SeqCst);
     let quiet = async {
         for chat in chats {
@@ -141,7 +153,8 @@ impl Village {
             broken: options.broken,
         };
         let count = usize::from(count);
-        Ok(Self { bed, office, home, sessions: vec![None; count], joined: vec![false; count] })
+        let (joined, forgotten) = (vec![false; count], vec![false; count]);
+        Ok(Self { bed, office, seed, home, sessions: vec![None; count], joined, forgotten, kept: Kept::default() })
     }
 
     /// Whether there is to be more trouble.
@@ -155,7 +168,7 @@ impl Village {
         Chat { number, rng: seed.fork(&format!("chat {number}")).rng(), office: self.office.clone() }
     }
 
-    fn start(&mut self, at: usize) -> Result<(), String> {
+    pub(super) fn start(&mut self, at: usize) -> Result<(), String> {
         let device = &mut self.bed.posts[at].device;
         let home = self.home.join(&device.name);
         std::fs::create_dir_all(&home).map_err(|error| error.to_string())?;
@@ -167,7 +180,7 @@ impl Village {
     }
 
     /// One look at everything.
-    async fn look(&mut self) -> Result<(), String> {
+    pub(super) async fn look(&mut self) -> Result<(), String> {
         if let Some(wrong) = self.office.ledger.wrong() {
             return Err(wrong);
         }
@@ -175,6 +188,7 @@ impl Village {
             self.start(at)?;
         }
         self.bed.offices()?;
+        self.keep_changes();
         for (at, post) in self.bed.posts.iter().enumerate() {
             // A journal on a disk that fails may lose what ended there, and says that it is uncertain (F25).
             let worn = post.device.disk.worn();
@@ -197,7 +211,7 @@ impl Village {
     }
 
     /// Looks until `what` is done.
-    async fn looking<T>(&mut self, what: impl Future<Output = T>) -> Result<T, String> {
+    pub(super) async fn looking<T>(&mut self, what: impl Future<Output = T>) -> Result<T, String> {
         let mut what = std::pin::pin!(what);
         loop {
             if let Ok(done) = timeout(LOOK, what.as_mut()).await {
@@ -211,13 +225,15 @@ impl Village {
     async fn found(&mut self) -> Result<(), String> {
         self.start(0)?;
         self.joined[0] = true;
-        for at in 1..self.bed.posts.len() {
+        // The last of four or five joins later.
+        let first = if self.bed.posts.len() > 3 { self.bed.posts.len() - 1 } else { 3 };
+        for at in 1..first {
             self.start(at)?;
         }
         let begin = Instant::now();
-        while self.joined.iter().any(|joined| !joined) || self.bed.posts.iter().any(|post| post.runs.is_none()) {
+        while self.joined[..first].iter().any(|joined| !joined) {
             self.look().await?;
-            for at in 1..self.bed.posts.len() {
+            for at in 1..first {
                 if !self.joined[at] {
                     self.join(at).await?;
                 }
@@ -230,7 +246,7 @@ impl Village {
         Ok(())
     }
 
-    async fn join(&mut self, at: usize) -> Result<(), String> {
+    pub(super) async fn join(&mut self, at: usize) -> Result<(), String> {
         let (Some(host), Some(inside)) = (self.bed.posts[0].runs.clone(), self.bed.posts[0].inside.clone()) else {
             return Ok(());
         };
@@ -261,14 +277,16 @@ impl Village {
         Ok(())
     }
 
-    fn strike(&mut self, kind: Kind) {
+    async fn strike(&mut self, kind: Kind) -> Result<(), String> {
         self.bed.trace.event("world", format_args!("fault: {kind}"));
         // More than half are away seldom: a mesh that never works shows nothing of how it works.
-        let away = self.bed.posts.iter().filter(|post| !post.is_up()).count();
-        if away > (self.bed.posts.len() - 1) / 2 && !self.bed.rng.hits(PerMille(100)) {
-            return;
+        let posts = self.bed.posts.iter().zip(&self.joined);
+        let away = posts.filter(|(post, joined)| **joined && !post.is_up()).count();
+        let members = self.joined.iter().filter(|joined| **joined).count();
+        if away > members.saturating_sub(1) / 2 && !self.bed.rng.hits(PerMille(100)) {
+            return Ok(());
         }
-        let Some(at) = self.bed.some(Post::is_up) else { return };
+        let Some(at) = self.bed.some(Post::is_up) else { return Ok(()) };
         if matches!(kind, Kind::Crash | Kind::Kill | Kind::Restart) {
             let [queued, running, done] = self.office.ledger.shake(at);
             self.bed.tally.add(Counters::CrashQueued, queued);
@@ -281,8 +299,10 @@ impl Village {
                 self.bed.tally.fault(kind);
                 self.restart(at);
             }
+            Kind::Restore | Kind::Clone | Kind::Join | Kind::Forget | Kind::Recover => self.change(kind).await?,
             kind => self.bed.strike(kind, at),
         }
+        Ok(())
     }
 
     /// An orderly stop, and a start after it.
@@ -306,7 +326,9 @@ impl Village {
         let begin = Instant::now();
         let mut chat = self.chat(seed, CHATS + 1);
         let all = self.bed.posts.len();
-        let mut open: Vec<(usize, usize)> = (0..all).flat_map(|door| (0..all).map(move |at| (door, at))).collect();
+        let members: Vec<usize> = (0..all).filter(|at| self.joined[*at]).collect();
+        let pairs = members.iter().flat_map(|door| members.iter().map(move |at| (*door, *at)));
+        let mut open: Vec<(usize, usize)> = pairs.collect();
         while let Some((door, at)) = open.pop() {
             self.look().await?;
             let doors = self.office.street.doors();
@@ -377,11 +399,9 @@ impl Village {
         let begin = Instant::now();
         loop {
             self.look().await?;
-            let applied: Vec<_> = self
-                .bed
-                .posts
-                .iter()
-                .map(|post| {
+            let posts = self.bed.posts.iter().zip(&self.joined).filter(|(_, joined)| **joined);
+            let applied: Vec<_> = posts
+                .map(|(post, _)| {
                     let standing =
                         post.runs.as_ref().map(|node| Arc::clone(&super::bed::Runs::standing(node).borrow()));
                     standing.map(|now| (now.group, now.applied))
