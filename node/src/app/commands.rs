@@ -10,7 +10,7 @@ use std::{
 use serde_json::json;
 use tokio::net::UnixStream;
 
-use super::Node;
+use super::{Node, desk::Undone};
 use crate::{
     broker::{ImportError, Receipt, ReceiptKind, ReceiptStatus, Resolve, read_state_file},
     clock,
@@ -83,13 +83,13 @@ impl Node {
         Ok(ReceiptReport { row: receipt_row(&receipt), details: details.as_object().cloned().unwrap_or_default() })
     }
 
-    pub(super) async fn resolve_here(&self, id: &str, how: Resolution) -> Result<(), CommandError> {
+    pub(super) async fn resolve_here(&self, id: &str, how: Resolution) -> Result<(), Undone> {
         let receipt = self.find_receipt(id)?;
         let how = match how {
             Resolution::Completed => Resolve::Completed,
             Resolution::NotRun => Resolve::NotDone,
         };
-        self.broker.resolve(receipt.key, how).await.map_err(failed)
+        Ok(self.broker.resolve(receipt.key, how).await?)
     }
 
     fn find_receipt(&self, id: &str) -> Result<Receipt, CommandError> {

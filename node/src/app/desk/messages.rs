@@ -12,7 +12,7 @@ pub(super) const ASK_MAX: usize = 1 << 20;
 pub(super) const TOLD_MAX: usize = 40 << 20;
 
 /// A question to the broker's device.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum DeskAsk {
     /// A device shows an invite at the asking member's door.
     Admit {

@@ -5,14 +5,14 @@ mod messages;
 
 use std::{sync::Arc, time::Duration};
 
-use chappie_mesh::{InviteId, InviteKey, JoinReply, JoinRequest, NodeId, Roster, Stream, StreamKind};
+use chappie_mesh::{InviteId, InviteKey, JoinReply, JoinRequest, NodeId, Stream, StreamKind};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::time::Instant;
 
 use self::messages::{ASK_MAX, DeskAsk, DeskTold, TOLD_MAX};
 use super::Node;
 use crate::{
-    broker::{Belongings, ForgetError, ProposeError},
+    broker::{AdmitError, Belongings, ForgetError, InviteError, ProposeError, ResolveError},
     control::{CommandError, ForgetRow, ReceiptReport, ReceiptRow, Resolution, SessionRow, membership::named},
     fleet::seat::Holder,
 };
@@ -98,12 +98,7 @@ impl Node {
     }
 
     async fn ask_rows<T: DeserializeOwned>(&self, broker: NodeId, ask: DeskAsk) -> Result<T, CommandError> {
-        match self.ask_desk(broker, ask).await? {
-            DeskTold::Rows(json) => serde_json::from_slice(&json).map_err(|error| {
-                failed(format!("the broker's device answered what this program cannot read: {error}"))
-            }),
-            _ => Err(failed("the broker's device answered something else; update both devices to one version")),
-        }
+        read_rows(self.ask_desk(broker, ask).await?)
     }
 
     /// Why nobody can be asked.
@@ -131,31 +126,45 @@ impl Node {
         }
     }
 
+    /// Has the broker do something, wherever it is, and whoever it is by then: an election in between is waited for.
+    async fn decided(&self, ask: DeskAsk) -> Result<DeskTold, CommandError> {
+        let until = Instant::now() + ANSWER_WAIT;
+        loop {
+            let told = match self.broker_now().await? {
+                Holder::Here => match self.desk_answer(self.own(), ask.clone()).await {
+                    Ok(told) => told,
+                    Err(Undone::Moved) => DeskTold::Elsewhere(None),
+                    Err(Undone::Failed(error)) => return Err(error),
+                },
+                Holder::There(broker) => self.ask_one(broker, &ask).await?,
+                Holder::Nobody => return Err(self.no_broker()),
+            };
+            match told {
+                DeskTold::Refused { message, temporary } => return Err(CommandError { message, temporary }),
+                DeskTold::Elsewhere(_) if Instant::now() < until => tokio::time::sleep(MOVED_PAUSE).await,
+                DeskTold::Elsewhere(_) => return Err(self.no_broker()),
+                told => return Ok(told),
+            }
+        }
+    }
+
+    async fn decided_rows<T: DeserializeOwned>(&self, ask: DeskAsk) -> Result<T, CommandError> {
+        read_rows(self.decided(ask).await?)
+    }
+
     /// All receipts, oldest first.
     pub(super) async fn all_receipts(&self) -> Result<Vec<ReceiptRow>, CommandError> {
-        match self.broker_now().await? {
-            Holder::Here => Ok(self.receipt_rows()),
-            Holder::There(broker) => self.ask_rows(broker, DeskAsk::Receipts).await,
-            Holder::Nobody => Err(self.no_broker()),
-        }
+        self.decided_rows(DeskAsk::Receipts).await
     }
 
     /// One receipt with its details.
     pub(super) async fn one_receipt(&self, id: String) -> Result<ReceiptReport, CommandError> {
-        match self.broker_now().await? {
-            Holder::Here => self.receipt_report(&id).await,
-            Holder::There(broker) => self.ask_rows(broker, DeskAsk::Receipt(id)).await,
-            Holder::Nobody => Err(self.no_broker()),
-        }
+        self.decided_rows(DeskAsk::Receipt(id)).await
     }
 
     /// Takes a person's word on a receipt.
     pub(super) async fn settle_by_word(&self, id: String, how: Resolution) -> Result<(), CommandError> {
-        match self.broker_now().await? {
-            Holder::Here => self.resolve_here(&id, how).await,
-            Holder::There(broker) => self.ask_done(broker, DeskAsk::Resolve(id, how)).await,
-            Holder::Nobody => Err(self.no_broker()),
-        }
+        self.decided(DeskAsk::Resolve(id, how)).await.map(|_| ())
     }
 
     /// Has the broker remember an invite.
@@ -166,11 +175,7 @@ impl Node {
         uses: u32,
         ttl_ms: u64,
     ) -> Result<(), CommandError> {
-        match self.broker_now().await? {
-            Holder::Here => self.broker.invite(id, key, uses, ttl_ms).await.map_err(failed),
-            Holder::There(broker) => self.ask_done(broker, DeskAsk::Invite { id, key, uses, ttl_ms }).await,
-            Holder::Nobody => Err(self.no_broker()),
-        }
+        self.decided(DeskAsk::Invite { id, key, uses, ttl_ms }).await.map(|_| ())
     }
 
     /// Forgets a device (F21). A broker that shall be forgotten gives its office away first; then the next one is asked.
@@ -182,31 +187,9 @@ impl Node {
                  `chappie reset-identity`",
             ));
         }
-        // The device that was meant, whatever the word comes to mean meanwhile.
-        let (word, until) = (node.to_string(), Instant::now() + ANSWER_WAIT);
-        loop {
-            let answer = match self.broker_now().await {
-                Ok(Holder::Here) => self.forget_here(&word).await,
-                Ok(Holder::There(broker)) => self.ask_forget(broker, &word).await,
-                Ok(Holder::Nobody) => Err(self.no_broker()),
-                Err(error) => Err(error),
-            };
-            match answer {
-                Ok(Some(row)) => return Ok(row),
-                Ok(None) if Instant::now() < until => tokio::time::sleep(MOVED_PAUSE).await,
-                Ok(None) => return Err(CommandError::temporary("the broker changes too often; try again in a minute")),
-                Err(error) => return Err(self.only_voter(&node).unwrap_or(error)),
-            }
-        }
-    }
-
-    async fn ask_forget(&self, broker: NodeId, word: &str) -> Result<Option<ForgetRow>, CommandError> {
-        match self.ask_one(broker, &DeskAsk::Forget(word.to_owned())).await? {
-            DeskTold::Rows(json) => serde_json::from_slice(&json).map(Some).map_err(failed),
-            DeskTold::Elsewhere(_) => Ok(None),
-            DeskTold::Refused { message, temporary } => Err(CommandError { message, temporary }),
-            _ => Err(failed("the broker's device answered something else; update both devices to one version")),
-        }
+        // By its id: the device that was meant, whatever the word comes to mean meanwhile.
+        let forgotten = self.decided_rows(DeskAsk::Forget(node.to_string())).await;
+        forgotten.map_err(|error| self.only_voter(&node).unwrap_or(error))
     }
 
     /// Why `node` cannot be forgotten, when it alone votes and is not reached: nobody else can decide it.
@@ -242,41 +225,21 @@ impl Node {
                 "the inviting device is changing its mesh itself just now; try again in a minute, with a new invite";
             return JoinReply::Refused(text.into());
         };
-        let admitted = match self.broker_now().await {
+        let admitted = match self.decided(DeskAsk::Admit { node, name, invite, binding, proof }).await {
+            Ok(DeskTold::Roster(roster)) => Ok(roster),
+            Ok(_) => Err(failed("the broker's device answered something else")),
             Err(error) => Err(error),
-            Ok(Holder::Nobody) => Err(self.no_broker()),
-            Ok(Holder::Here) => self.admit_here(node, &name, invite, binding, proof).await,
-            Ok(Holder::There(broker)) => {
-                let ask = DeskAsk::Admit { node, name, invite, binding, proof };
-                match self.ask_desk(broker, ask).await {
-                    Ok(DeskTold::Roster(roster)) => Ok(Arc::new(roster)),
-                    Ok(_) => Err(failed("the broker's device answered something else")),
-                    Err(error) => Err(error),
-                }
-            }
         };
         match admitted {
             Ok(roster) => {
                 let addresses = self.mesh.get().map(|mesh| mesh.known_addresses(None)).unwrap_or_default();
-                JoinReply::Welcome { roster: (*roster).clone(), addresses }
+                JoinReply::Welcome { roster, addresses }
             }
             Err(error) => JoinReply::Refused(error.message),
         }
     }
 
-    async fn admit_here(
-        &self,
-        node: NodeId,
-        name: &str,
-        invite: InviteId,
-        binding: [u8; 32],
-        proof: [u8; 32],
-    ) -> Result<Arc<Roster>, CommandError> {
-        self.broker.admit(node, name, invite, binding, proof).await.map_err(failed)
-    }
-
-    /// `None`: this device has given its office away, and the next broker must be asked.
-    async fn forget_here(&self, word: &str) -> Result<Option<ForgetRow>, CommandError> {
+    async fn forget_here(&self, word: &str) -> Result<ForgetRow, Undone> {
         self.is_itself()?;
         let roster = self.membership.roster();
         let node = named(&roster, word)?;
@@ -284,13 +247,9 @@ impl Node {
         let sessions = self.fleet.kept(&node);
         let rows = self.online_rows().into_iter().filter(|row| sessions.iter().any(|id| id.as_str() == row.id));
         let rows = rows.collect();
-        match self.broker.forget(node, sessions).await {
-            Ok(()) => {}
-            Err(ForgetError::Propose(ProposeError::NotBroker)) => return Ok(None),
-            Err(error) => return Err(failed(error)),
-        }
+        self.broker.forget(node, sessions).await?;
         tracing::info!(%node, name, "a device was forgotten; its connections close, and its sessions are gone from here");
-        Ok(Some(ForgetRow { node: node.to_string(), name, sessions: rows }))
+        Ok(ForgetRow { node: node.to_string(), name, sessions: rows })
     }
 
     /// Answers one question of the member `peer`.
@@ -310,7 +269,11 @@ impl Node {
             Err(_) => return tracing::warn!(peer = %peer.short(), "a question did not arrive whole in time"),
         };
         let told = if self.seat.holder() == Holder::Here {
-            self.desk_answer(peer, ask).await
+            match self.desk_answer(peer, ask).await {
+                Ok(told) => Ok(told),
+                Err(Undone::Moved) => Ok(DeskTold::Elsewhere(None)),
+                Err(Undone::Failed(error)) => Err(error),
+            }
         } else {
             let broker = match self.seat.holder() {
                 Holder::There(broker) => Some(broker),
@@ -326,38 +289,109 @@ impl Node {
         stream.send.finish();
     }
 
-    async fn desk_answer(&self, peer: NodeId, ask: DeskAsk) -> Result<DeskTold, CommandError> {
-        let done = |()| DeskTold::Done;
-        match ask {
+    async fn desk_answer(&self, peer: NodeId, ask: DeskAsk) -> Result<DeskTold, Undone> {
+        let told = match ask {
             DeskAsk::Admit { node, name, invite, binding, proof } => {
-                let roster = self.admit_here(node, &name, invite, binding, proof).await?;
-                Ok(DeskTold::Roster((*roster).clone()))
+                let roster = self.broker.admit(node, &name, invite, binding, proof).await?;
+                DeskTold::Roster((*roster).clone())
             }
             DeskAsk::Invite { id, key, uses, ttl_ms } => {
-                self.broker.invite(id, key, uses, ttl_ms).await.map(done).map_err(failed)
+                self.broker.invite(id, key, uses, ttl_ms).await?;
+                DeskTold::Done
             }
-            DeskAsk::Rename(name) => self.broker.rename(peer, &name).await.map(done).map_err(failed),
+            DeskAsk::Rename(name) => {
+                self.broker.rename(peer, &name).await?;
+                DeskTold::Done
+            }
             DeskAsk::Merge(belongings) => {
-                let report = self.broker.merge(peer, belongings).await.map_err(failed)?;
+                let report = self.broker.merge(peer, belongings).await?;
                 if report.no_room > 0 {
                     let count = report.no_room;
-                    return Err(CommandError::temporary(format!(
+                    return Err(Undone::Failed(CommandError::temporary(format!(
                         "the broker's tables are full: {count} rows of the joining device found no room. Settle uncertain \
                          receipts with `chappie receipts` there"
-                    )));
+                    ))));
                 }
                 tracing::info!(?report, peer = %peer.short(), "a joining device handed over what its own broker knew");
-                Ok(DeskTold::Done)
+                DeskTold::Done
             }
-            DeskAsk::Sessions => rows(&self.online_rows()),
-            DeskAsk::Receipts => rows(&self.receipt_rows()),
-            DeskAsk::Receipt(id) => rows(&self.receipt_report(&id).await?),
-            DeskAsk::Resolve(id, how) => self.resolve_here(&id, how).await.map(done),
-            DeskAsk::Forget(word) => match self.forget_here(&word).await? {
-                Some(row) => rows(&row),
-                None => Ok(DeskTold::Elsewhere(None)),
-            },
+            DeskAsk::Sessions => rows(&self.online_rows())?,
+            DeskAsk::Receipts => rows(&self.receipt_rows())?,
+            DeskAsk::Receipt(id) => rows(&self.receipt_report(&id).await?)?,
+            DeskAsk::Resolve(id, how) => {
+                self.resolve_here(&id, how).await?;
+                DeskTold::Done
+            }
+            DeskAsk::Forget(word) => rows(&self.forget_here(&word).await?)?,
+        };
+        Ok(told)
+    }
+}
+
+/// Why the broker's part was not done.
+pub(super) enum Undone {
+    /// This device has lost its office, or given it away: the next broker must be asked.
+    Moved,
+    /// Something else, in words.
+    Failed(CommandError),
+}
+
+impl From<CommandError> for Undone {
+    fn from(error: CommandError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<ProposeError> for Undone {
+    fn from(error: ProposeError) -> Self {
+        match error {
+            ProposeError::NotBroker => Self::Moved,
+            error => Self::Failed(failed(error)),
         }
+    }
+}
+
+impl From<InviteError> for Undone {
+    fn from(error: InviteError) -> Self {
+        match error {
+            InviteError::Propose(error) => error.into(),
+            error => Self::Failed(failed(error)),
+        }
+    }
+}
+
+impl From<AdmitError> for Undone {
+    fn from(error: AdmitError) -> Self {
+        match error {
+            AdmitError::Propose(error) => error.into(),
+            error => Self::Failed(failed(error)),
+        }
+    }
+}
+
+impl From<ForgetError> for Undone {
+    fn from(error: ForgetError) -> Self {
+        match error {
+            ForgetError::Propose(error) => error.into(),
+            error => Self::Failed(failed(error)),
+        }
+    }
+}
+
+impl From<ResolveError> for Undone {
+    fn from(error: ResolveError) -> Self {
+        match error {
+            ResolveError::Propose(error) => error.into(),
+            error => Self::Failed(failed(error)),
+        }
+    }
+}
+
+fn read_rows<T: DeserializeOwned>(told: DeskTold) -> Result<T, CommandError> {
+    match told {
+        DeskTold::Rows(json) => serde_json::from_slice(&json)
+            .map_err(|error| failed(format!("the broker's device answered what this program cannot read: {error}"))),
+        _ => Err(failed("the broker's device answered something else; update both devices to one version")),
     }
 }
 
