@@ -123,7 +123,7 @@ impl Chat {
 
     async fn work(&mut self, device: usize, session: &str) {
         let operation = self.rng.hits(PerMille(600));
-        let piece = self.office.ledger.send(device, self.number, operation);
+        let piece = self.office.ledger.send(device, self.number);
         let ms = match self.rng.below(10) {
             0 => self.rng.within(8_000..=12_000),
             1..=4 => self.rng.within(100..=1_500),

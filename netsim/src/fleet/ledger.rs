@@ -15,8 +15,6 @@ pub(super) struct Piece {
     pub(super) device: usize,
     /// In which chat it was sent.
     pub(super) chat: u64,
-    /// Its operation id, when it has one.
-    pub(super) operation: Option<String>,
     /// How often it was begun, over all devices.
     pub(super) begun: u64,
     /// By which calls.
@@ -29,8 +27,6 @@ pub(super) struct Piece {
     pub(super) denied: Option<String>,
     /// An answer with its outcome was written, and nobody read it.
     pub(super) unread: bool,
-    /// It was said of it that what became of it is not known.
-    pub(super) uncertain: bool,
     /// Its device was switched off while it was under way, or soon after.
     pub(super) shaken: bool,
 }
@@ -58,11 +54,10 @@ impl Ledger {
     }
 
     /// A client sends a piece of work.
-    pub(super) fn send(&self, device: usize, chat: u64, operation: bool) -> u64 {
+    pub(super) fn send(&self, device: usize, chat: u64) -> u64 {
         let mut book = self.lock();
         let piece = book.pieces.len() as u64 + 1;
-        let operation = operation.then(|| format!("operation-{piece}"));
-        book.pieces.insert(piece, Piece { device, chat, operation, ..Piece::default() });
+        book.pieces.insert(piece, Piece { device, chat, ..Piece::default() });
         piece
     }
 

@@ -337,7 +337,7 @@ impl Village {
             let reached = match found {
                 None => false,
                 Some((door, session)) => {
-                    let piece = self.office.ledger.send(at, chat.number, false);
+                    let piece = self.office.ledger.send(at, chat.number);
                     let work = json!({"name": host::WORK, "arguments": {"piece": piece, "ms": 0}});
                     let asked = chat.ask_and_read(&door, "call", json!({"sessionId": session, "calls": [work]}));
                     matches!(self.looking(asked).await?, Got::Answer { is_error: false, .. })
