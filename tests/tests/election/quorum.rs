@@ -168,6 +168,44 @@ async fn f17_an_operation_that_a_missing_device_ran_is_known_when_it_is_back() {
 }
 
 #[tokio::test]
+async fn f16_two_sides_that_both_recovered_name_the_split_and_mesh_follow_settles_it() {
+    let mut cluster = Cluster::of(3).await;
+    let (one, two, away) = (0, 1, 2);
+    cluster[away].kill();
+    cluster[two].kill();
+    cluster.without_quorum(one).await;
+    recover(&cluster[one], &["--accept-loss"]);
+    cluster.broker_among(&[one]).await;
+    cluster[one].kill();
+    cluster[two].start_again().await;
+    cluster.without_quorum(two).await;
+    recover(&cluster[two], &["--accept-loss"]);
+    cluster.broker_among(&[two]).await;
+    cluster[one].start_again().await;
+    // Both act, neither follows, and each owner is told, with the words that settle it.
+    for (own, other) in [(one, two), (two, one)] {
+        let told = within(Duration::from_secs(30), "a word on the split", async || {
+            let trouble = cluster[own].status()["trouble"].as_str()?.to_owned();
+            trouble.contains("mesh follow").then_some(trouble)
+        })
+        .await;
+        assert!(told.contains(NAMES[other]) || told.contains(&cluster[other].id()[..7]), "{told}");
+        assert_eq!(cluster[own].status()["broker"]["self"], true, "it still acts");
+    }
+    let follow = |at: usize, whom: usize| cluster[at].world.run_ok(&["mesh", "follow", NAMES[whom], "--yes", "--json"]);
+    let said: Value = serde_json::from_str(&follow(two, one)).unwrap();
+    let archived = said["archived"].as_str().unwrap_or_else(|| panic!("no path in {said}"));
+    assert!(std::path::Path::new(archived).exists(), "{said}");
+    assert!(said["device"].to_string().contains(NAMES[one]), "{said}");
+    cluster[away].start_again().await;
+    cluster.settled(3).await;
+    cluster.list_each_other(&cluster.all()).await;
+    for node in &cluster.nodes {
+        no_trouble(node).await;
+    }
+}
+
+#[tokio::test]
 async fn mesh_recover_is_refused_while_a_broker_acts_and_without_a_yes() {
     let cluster = Cluster::of(3).await;
     let broker = cluster.broker().await;

@@ -12,7 +12,7 @@ use std::{
 
 use chappie_tests::{
     answer::excerpt,
-    election::{Scene, Watch, voters_of},
+    election::{Cluster, NAMES, Scene, Watch, voters_of},
     wait::within,
 };
 use serde_json::{Value, json};
@@ -228,4 +228,34 @@ async fn a_wiped_broker_is_replaced_and_comes_back_as_a_member() {
     in_step(&scene, start).await;
     replays(&scene, &[0, 1, 2]).await;
     watch.holds();
+}
+
+/// The only voter of two is wiped: nobody knows what it knew, so nobody acts until a person says so (F15, F16).
+#[tokio::test]
+async fn a_wiped_only_voter_does_not_begin_anew_by_itself() {
+    let mut cluster = Cluster::of(2).await;
+    let wiped = cluster.broker().await;
+    let other = 1 - wiped;
+    let mesh = cluster[other].status()["mesh"].clone();
+    cluster[wiped].kill();
+    std::fs::remove_file(cluster[wiped].world.state().join("consensus.redb")).unwrap();
+    cluster[wiped].start_again().await;
+    for at in [wiped, other] {
+        cluster.leaderless(at).await;
+    }
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(10) {
+        for node in &cluster.nodes {
+            assert_eq!(node.status()["broker"], Value::Null, "{}", node.status());
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    cluster[other].world.run_ok(&["mesh", "recover", "--accept-loss", "--yes", "--json"]);
+    cluster.settled(1).await;
+    assert_eq!(cluster.broker().await, other, "the one that has the mesh's state");
+    assert_eq!(cluster[wiped].status()["mesh"], mesh);
+    cluster.list_each_other(&[0, 1]).await;
+    let session = cluster[wiped].session(NAMES[wiped]);
+    let pwd = cluster[other].chat("v1/again").call("bash", json!({"command": "pwd", "sessionId": session})).await.ok();
+    assert!(pwd.output().contains(NAMES[wiped]));
 }

@@ -19,9 +19,10 @@ const CONVERGED: Duration = Duration::from_secs(5);
 /// longer is busy, and is given so many times as long for the rest.
 const STARTED: Duration = Duration::from_secs(20);
 
-/// How many sessions a door shows: the rows, and those that it only counts.
+/// How many sessions a door shows: the rows, and those that it only counts. None while it has not found the broker.
 async fn shown(door: &Node) -> u64 {
-    let header = door.stateless().call("sessions", json!({})).await.ok().header();
+    let answer = door.stateless().call("sessions", json!({})).await;
+    let header = if answer.is_error { Value::Null } else { answer.header() };
     let rows = header["sessions"].as_array().map_or(0, Vec::len);
     rows as u64 + header["omitted"].as_u64().unwrap_or(0)
 }
