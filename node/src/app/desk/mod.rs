@@ -235,6 +235,11 @@ impl Node {
                 let addresses = self.mesh.get().map(|mesh| mesh.known_addresses(None)).unwrap_or_default();
                 JoinReply::Welcome { roster, addresses }
             }
+            // Not decided is not refused: the mesh tells the device to try again when this takes too long.
+            Err(error) if error.temporary => {
+                tracing::warn!(%error, node = %node.short(), "a join could not be decided yet");
+                std::future::pending().await
+            }
             Err(error) => JoinReply::Refused(error.message),
         }
     }
@@ -345,7 +350,8 @@ impl From<CommandError> for Undone {
 impl From<ProposeError> for Undone {
     fn from(error: ProposeError) -> Self {
         match error {
-            ProposeError::NotBroker => Self::Moved,
+            // All that is asked here may be asked again: the same once more changes nothing (F12).
+            ProposeError::NotBroker | ProposeError::Unknown(_) => Self::Moved,
             error => Self::Failed(failed(error)),
         }
     }
