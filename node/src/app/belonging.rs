@@ -220,12 +220,14 @@ impl Node {
         let roster = self.membership.roster();
         let standing = self.broker.standing().borrow().clone();
         // What was heard of a leader in a term of its counts here (a device that has no log yet knows none), not the hint in the roster that calls follow meanwhile.
-        let broker = match (standing.office, standing.leader) {
-            (Some(_), _) => Some(self.own()),
-            (None, Some(leader)) if standing.term > 0 && leader != self.own() && self.connected(&leader) => {
+        // An office is made sure of: a device that stood still has not noticed yet that its own is over (F11).
+        let acting = standing.office.is_some() && self.broker.assure().await.is_ok();
+        let broker = match (acting, standing.leader) {
+            (true, _) => Some(self.own()),
+            (false, Some(leader)) if standing.term > 0 && leader != self.own() && self.connected(&leader) => {
                 Some(leader)
             }
-            (None, _) => None,
+            (false, _) => None,
         };
         let sessions = self.fleet_sessions().await;
         let hidden = || self.hidden(&sessions).filter(|_| broker.is_some());
