@@ -315,8 +315,10 @@ async fn a_session_whose_device_left_is_waited_for_at_most_five_seconds_and_name
 #[tokio::test]
 async fn the_status_of_every_device_names_broker_peers_and_sessions() {
     let trio = Trio::new().await;
-    let meshes: Vec<Value> =
-        [&trio.broker, &trio.door, &trio.station].into_iter().map(|node| check_status(node, &trio)).collect();
+    let mut meshes = Vec::new();
+    for node in [&trio.broker, &trio.door, &trio.station] {
+        meshes.push(check_status(node, &trio).await);
+    }
     assert!(meshes[0].is_string() && meshes.iter().all(|mesh| *mesh == meshes[0]), "{meshes:?}");
     let broker = trio.door.peer(trio.broker.id());
     assert_eq!((&broker["state"], &broker["name"]), (&json!("connected"), &json!("broker")), "{broker}");
@@ -325,8 +327,9 @@ async fn the_status_of_every_device_names_broker_peers_and_sessions() {
     assert!(printed.contains("broker") && printed.contains("station"), "{printed}");
 }
 
-/// Looks at a node's status and gives the mesh's id.
-fn check_status(node: &Node, trio: &Trio) -> Value {
+/// Looks at a node's status, once it has heard of the broker, and gives the mesh's id.
+async fn check_status(node: &Node, trio: &Trio) -> Value {
+    eventually("a broker", async || (!node.status()["broker"].is_null()).then_some(())).await;
     let status = node.status();
     assert_eq!(status["node"], json!(node.id()), "{status}");
     assert_eq!(status["broker"]["node"], json!(trio.broker.id()), "{status}");
