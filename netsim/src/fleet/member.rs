@@ -57,7 +57,7 @@ impl Truth {
             None => {
                 told.order.push(command);
                 if !told.known.insert(command) {
-                    told.wrong.get_or_insert(format!("{command:x} was carried out twice"));
+                    told.wrong.get_or_insert_with(|| format!("{command:x} was carried out twice"));
                 }
             }
         }
