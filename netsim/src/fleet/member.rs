@@ -128,6 +128,7 @@ pub(super) struct Start {
     founds: bool,
     roster: watch::Receiver<Arc<Roster>>,
     truth: Truth,
+    run: Incarnation,
 }
 
 struct MeshConfigParts {
@@ -143,6 +144,7 @@ impl Start {
         founds: bool,
         roster: watch::Receiver<Arc<Roster>>,
         truth: Truth,
+        run: Incarnation,
     ) -> Self {
         Self {
             name: device.name.clone(),
@@ -154,6 +156,7 @@ impl Start {
             founds,
             roster,
             truth,
+            run,
         }
     }
 }
@@ -232,14 +235,12 @@ fn open(start: &Start, node: NodeId) -> Result<(ConsensusStore, Opened, Head), S
     let told = |error: &dyn std::fmt::Display| error.to_string();
     let medium = Medium::Simulated(Arc::clone(&start.disks));
     let (mut store, mut opened) = ConsensusStore::open(medium, node).map_err(|error| told(&error))?;
-    let nonce: [u8; 16] = runtime::random().map_err(|error| told(&error))?;
     let head = match opened.head {
-        Some(head) => Head { run: head.run.next(nonce), ..head },
-        None => Head {
-            group: start.group,
-            store: runtime::random().map_err(|error| told(&error))?,
-            run: Incarnation::first(nonce),
-        },
+        Some(head) => Head { run: start.run, ..head },
+        None => {
+            let store = runtime::random().map_err(|error| told(&error))?;
+            Head { group: start.group, store, run: start.run }
+        }
     };
     if opened.head.is_none() {
         let own = MemberId::of(&node, &head.store);

@@ -12,7 +12,7 @@ use std::{
 };
 
 use chappie_mesh::{
-    Member as Listed, MeshId, Remembered, Roster,
+    Incarnation, Member as Listed, MeshId, Remembered, Roster,
     consensus::{Epoch, Group},
 };
 use tokio::{
@@ -68,6 +68,9 @@ struct Table {
     roster: watch::Sender<Arc<Roster>>,
     truth: Truth,
     restores: Vec<u64>,
+    seed: Seed,
+    /// Each device's last start. A real node has it in its other database, which is not replaced with this one.
+    runs: Vec<Option<Incarnation>>,
 }
 
 /// Who can be proposed to, for the clients.
@@ -146,7 +149,16 @@ impl Table {
         let roster = Roster { mesh, epoch: 1, version: 1, broker, members, removed, voters, epoch_id: [1; 16] };
         let restores = vec![0; usize::from(count)];
         let roster = watch::Sender::new(Arc::new(roster));
-        Ok(Self { bed, group, founder: 0, roster, truth: Truth::default(), restores })
+        Ok(Self {
+            bed,
+            group,
+            founder: 0,
+            roster,
+            truth: Truth::default(),
+            restores,
+            seed,
+            runs: vec![None; usize::from(count)],
+        })
     }
 
     fn listed(&self, at: usize) -> bool {
@@ -168,7 +180,11 @@ impl Table {
         }
         let device = &mut self.bed.posts[at].device;
         let inside = device.begin();
-        let start = Start::of(device, others, self.group, founds, self.roster.subscribe(), self.truth.clone());
+        let mut nonce = [0; 16];
+        self.seed.fork(&format!("run {} {}", device.name, device.starts())).rng().fill(&mut nonce);
+        let run = self.runs[at].map_or_else(|| Incarnation::first(nonce), |run| run.next(nonce));
+        self.runs[at] = Some(run);
+        let start = Start::of(device, others, self.group, founds, self.roster.subscribe(), self.truth.clone(), run);
         let task = inside.spawn(Member::start(start));
         self.restores[at] = 0;
         self.bed.started(at, inside, task);
