@@ -16,7 +16,7 @@ use netsim::{
     world::trace::Keep,
 };
 
-const USAGE: &str = "usage: netsim [--seeds N] [--first S] [--jobs J] [--all] [--clones] [--quorum] [--broken KIND]\n       netsim --seed S [--trace | --packets] [--quorum] [--broken KIND]\n\
+const USAGE: &str = "usage: netsim [--seeds N] [--first S] [--jobs J] [--all] [--clones | --hard] [--quorum] [--broken KIND]\n       netsim --seed S [--trace | --packets] [--clones | --hard] [--quorum] [--broken KIND]\n\
     KIND: fencing, fsync, receipt-after-dispatch, vote, ack-before-write";
 /// Between two lines of progress.
 const PROGRESS: Duration = Duration::from_secs(20);
@@ -36,7 +36,23 @@ struct Asked {
     keep: Keep,
     broken: Option<Broken>,
     clones: bool,
+    hard: bool,
     scenario: Scenario,
+}
+
+impl Asked {
+    /// How each seed is run. Each has a trace of its own.
+    fn options(&self, keep: Keep) -> Options {
+        Options { keep, broken: self.broken, clones: self.clones, hard: self.hard, ..Options::default() }
+    }
+
+    /// The words that a seed is to be run again with.
+    fn again(&self) -> String {
+        let words =
+            [(self.clones, " --clones"), (self.hard, " --hard"), (self.scenario == Scenario::Quorum, " --quorum")];
+        let broken = self.broken.map(|broken| format!(" --broken {broken}")).unwrap_or_default();
+        words.into_iter().filter(|(wanted, _)| *wanted).map(|(_, word)| word).collect::<String>() + &broken
+    }
 }
 
 fn asked(words: impl Iterator<Item = String>) -> Result<Asked, String> {
@@ -50,6 +66,7 @@ fn asked(words: impl Iterator<Item = String>) -> Result<Asked, String> {
         keep: Keep::Hash,
         broken: None,
         clones: false,
+        hard: false,
         scenario: Scenario::default(),
     };
     let mut words = words;
@@ -64,6 +81,7 @@ fn asked(words: impl Iterator<Item = String>) -> Result<Asked, String> {
             "--seed" => asked.one = Some(number()?),
             "--jobs" => asked.jobs = usize::try_from(number()?).unwrap_or(1).max(1),
             "--clones" => asked.clones = true,
+            "--hard" => asked.hard = true,
             "--all" => asked.all = true,
             "--quorum" => asked.scenario = Scenario::Quorum,
             "--trace" => asked.keep = Keep::Events,
@@ -91,7 +109,7 @@ fn main() -> ExitCode {
 
 /// Runs one seed, and shows what it was asked to show.
 fn one(seed: u64, asked: &Asked) -> ExitCode {
-    let options = Options { keep: asked.keep, broken: asked.broken, clones: asked.clones, ..Options::default() };
+    let options = asked.options(asked.keep);
     let outcome = run(asked.scenario, seed, options.clone());
     if let Some(trace) = options.took.trace() {
         for line in trace.lines() {
@@ -143,10 +161,9 @@ fn swarm(asked: &Asked) -> ExitCode {
     println!("{} seeds, {:.0} a minute", done(&progress), rate(&progress, begin));
     match first {
         Some((seed, error)) => {
-            let broken = asked.broken.map(|broken| format!(" --broken {broken}")).unwrap_or_default();
-            let scenario = if asked.scenario == Scenario::Quorum { " --quorum" } else { "" };
+            let again = asked.again();
             println!(
-                "seed {seed} fails: {error}\nrun it again: cargo run --release -p netsim -- --seed {seed} --trace{scenario}{broken}"
+                "seed {seed} fails: {error}\nrun it again: cargo run --release -p netsim -- --seed {seed} --trace{again}"
             );
             ExitCode::FAILURE
         }
@@ -179,8 +196,7 @@ fn work(progress: &Progress, asked: &Asked) {
             return;
         }
         let seed = asked.first + number;
-        let outcome =
-            run(asked.scenario, seed, Options { broken: asked.broken, clones: asked.clones, ..Options::default() });
+        let outcome = run(asked.scenario, seed, asked.options(Keep::Hash));
         progress.done.fetch_add(1, Ordering::SeqCst);
         match outcome {
             Ok(tally) => progress.tally.lock().unwrap_or_else(PoisonError::into_inner).merge(&tally),

@@ -109,7 +109,7 @@ impl Village {
 
     fn restore(&mut self) {
         // Starts tell a device that went back in time from one that did not (F15): without one in between nobody can tell.
-        let started_since = |at: usize, start: u64| self.bed.posts[at].device.starts() > start;
+        let started_since = |at: usize, start: u64| self.hard || self.bed.posts[at].device.starts() > start;
         let fits = self.kept.backup.take_if(|(at, start, _)| started_since(*at, *start));
         let Some((at, _, image)) = fits else { return };
         self.office.ledger.shake_all(at);
@@ -117,8 +117,10 @@ impl Village {
         self.bed.posts[at].device.disk.put_back(&image);
         self.bed.posts[at].device.obeyed().forget();
         self.bed.posts[at].device.tell(format_args!("is put back to its backup"));
-        // It goes on running, and must do no harm; the others keep it out until its owner resets its identity (F15).
-        (self.joined[at], self.forgotten[at], self.sessions[at]) = (false, true, None);
+        if !self.hard {
+            // It goes on running, and must do no harm; the others keep it out until its owner resets its identity (F15).
+            (self.joined[at], self.forgotten[at], self.sessions[at]) = (false, true, None);
+        }
         self.changed(Kind::Restore);
     }
 

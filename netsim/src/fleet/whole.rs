@@ -79,6 +79,8 @@ pub(super) struct Village {
     pub(super) joined: Vec<bool>,
     pub(super) forgotten: Vec<bool>,
     pub(super) kept: Kept,
+    /// See [`Options`].
+    pub(super) hard: bool,
 }
 
 /// Runs it.
@@ -106,7 +108,7 @@ async fn run_in(seed: Seed, home: PathBuf, options: &Options, trace: &Trace) -> 
     let mut village = Village::new(seed, home, options, trace)?;
     village.found().await?;
     let chats: Vec<_> = (1..=CHATS).map(|number| tokio::spawn(village.chat(seed, number).run())).collect();
-    let kinds: Vec<Kind> = KINDS.into_iter().filter(|kind| options.clones || *kind != Kind::Clone).collect();
+    let kinds: Vec<Kind> = KINDS.into_iter().filter(|kind| options.copies() || *kind != Kind::Clone).collect();
     let mut plan = Plan::draw(seed.fork("faults"), &kinds);
     trace.event("world", format_args!("faults: {:?}", plan.kinds()));
     let begin = Instant::now();
@@ -154,7 +156,8 @@ impl Village {
         };
         let count = usize::from(count);
         let (joined, forgotten) = (vec![false; count], vec![false; count]);
-        Ok(Self { bed, office, seed, home, sessions: vec![None; count], joined, forgotten, kept: Kept::default() })
+        let (sessions, kept, hard) = (vec![None; count], Kept::default(), options.hard);
+        Ok(Self { bed, office, seed, home, sessions, joined, forgotten, kept, hard })
     }
 
     /// Whether there is to be more trouble.
