@@ -21,7 +21,7 @@ pub use watch::{Look, Watch, look};
 use crate::{
     Answer, Client, Node, World, eventually,
     ledger::Ledger,
-    mesh::{late_texts, list_each_other, named, on_network},
+    mesh::{list_each_other, named, on_network, session_at},
     net::{Device, Lan},
     node::Setup,
     wait::within,
@@ -180,6 +180,40 @@ impl Cluster {
             assert!(start.elapsed() < ELECTED, "no broker among {among:?} after {ELECTED:?}: {}", brief(&said));
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
+    }
+
+    /// Moves leadership to the device `to` of three, whose command line need not be in reach. No luck is in it: the third device
+    /// is killed and misses a command, then the broker is killed and the third comes back, so that `to` alone has all of the
+    /// log and nobody else can be elected.
+    ///
+    /// # Panics
+    /// When it is not the broker in time.
+    pub async fn lead_with(&mut self, to: usize) {
+        let others = self.besides(&[to]);
+        let id = self[to].id().to_owned();
+        let named = self.named_by(&others).await;
+        let Some(acting) = others.iter().copied().find(|at| self[*at].id() == named) else { return };
+        let third = self.besides(&[to, acting])[0];
+        self[third].kill();
+        let name = self[to].own_sessions().remove(0);
+        let session = session_at(&self[to], &name).await;
+        let chat = self[to].chat(&format!("v1/lead-{}", self[acting].pid()));
+        within(ELECTED, "a command that the third device misses", async || {
+            let bound = chat.call("init", json!({"sessionId": session})).await;
+            (!bound.is_error).then_some(())
+        })
+        .await;
+        self[acting].kill();
+        self[third].start_again().await;
+        within(ELECTED, "leadership at the device", async || (self.named_by(&[third]).await == id).then_some(())).await;
+        self[acting].start_again().await;
+        self.settled_among(voters_of(self.nodes.len()), &others).await;
+        assert_eq!(self.named_by(&others).await, id, "leadership stays where it is");
+    }
+
+    /// The node id of the broker that all these devices name.
+    async fn named_by(&self, among: &[usize]) -> String {
+        within(ELECTED, "a broker", async || agreed(&self.statuses(among).await)).await
     }
 
     /// Waits until this device knows of no broker.
@@ -352,42 +386,6 @@ pub fn done(answer: Answer, mark: &str) -> Answer {
     let answer = answer.ok();
     assert!(answer.output().contains(&format!("DONE-{mark}-42")), "{}", crate::answer::excerpt(&answer.text()));
     answer
-}
-
-/// Calls until a late result comes, and makes sure that it has `word` and comes once, or again only with the word
-/// that it is a repetition (failure rule F7).
-///
-/// # Panics When it does not come or comes once more.
-pub async fn late_once(chat: &Client, word: &str) {
-    let mut late = Vec::new();
-    within(Duration::from_secs(40), "the late result", async || {
-        let answer = chat.call("bash", json!({"command": "true"})).await;
-        late.extend(late_texts(&answer));
-        (!late.is_empty()).then_some(())
-    })
-    .await;
-    assert!(late.len() == 1 && late[0].contains(word), "{late:?}");
-    for _ in 0..2 {
-        nothing_again(&chat.call("bash", json!({"command": "true"})).await.ok());
-    }
-}
-
-/// Makes sure that an answer brings no late result and no input but those that it says were brought before.
-///
-/// # Panics
-/// When it does.
-pub fn nothing_again(answer: &Answer) {
-    let late: Vec<Value> = answer.late_results().into_iter().map(|(head, _)| head).collect();
-    let inputs: Vec<Value> = answer.inputs().into_iter().map(|input| input.head).collect();
-    let fresh: Vec<&Value> = late.iter().chain(&inputs).filter(|head| head["redelivered"] != true).collect();
-    assert!(fresh.is_empty(), "brought once more: {fresh:?}");
-}
-
-/// What people typed, as an answer brings it for the first time.
-#[must_use]
-pub fn typed(answer: &Answer) -> Vec<String> {
-    let first = answer.inputs().into_iter().filter(|input| input.head["redelivered"] != true);
-    first.map(|input| input.text).collect()
 }
 
 /// Makes sure that an answer is an error that came in time and has these words.

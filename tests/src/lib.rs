@@ -21,6 +21,7 @@ pub mod process;
 pub mod random;
 pub mod real;
 pub mod recorder;
+pub mod riding;
 pub mod stdio;
 pub mod stranger;
 pub mod tokens;

@@ -10,7 +10,7 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::{
-    Answer, Client, Node, World,
+    Client, Node, World,
     net::{Device, Namespace},
     node::Setup,
     wait::within,
@@ -123,15 +123,6 @@ pub async fn session_at(door: &Node, name: &str) -> String {
         row["id"].as_str().map(str::to_owned)
     })
     .await
-}
-
-/// The texts of all late results of an answer.
-#[must_use]
-pub fn late_texts(answer: &Answer) -> Vec<String> {
-    let text = |results: Vec<crate::answer::Section>| {
-        results.into_iter().map(|result| result.text).collect::<Vec<_>>().join("\n")
-    };
-    answer.late_results().into_iter().map(|(_, results)| text(results)).collect()
 }
 
 /// Door, broker and session on three devices: the least that a mesh has to make look like one.

@@ -6,22 +6,17 @@
 use std::time::Duration;
 
 use chappie_tests::{
-    Answer, Client, Node, Revision,
+    Client, Node, Revision,
     answer::{Section, excerpt},
     chatgpt::{ChatGpt, Outcome, Switches},
     eventually,
     ledger::Ledger,
     node::Setup,
     process,
+    riding::{goes_on, late_texts},
     wait::within,
 };
 use serde_json::json;
-
-/// The text of every late result in an answer.
-fn late_texts(answer: &Answer) -> Vec<String> {
-    let texts = |results: Vec<Section>| results.into_iter().map(|result| result.text).collect::<Vec<_>>().join("\n");
-    answer.late_results().into_iter().map(|(_, results)| texts(results)).collect()
-}
 
 /// Follows history with `wait` until `word` stands in a tool's result.
 async fn follow_until(client: &Client, session: &str, word: &str) {
@@ -68,7 +63,7 @@ async fn a_late_result_goes_to_its_own_conversation_only_and_names_its_session_a
     let (session, mine, other) = (node.session("s"), node.chat("v1/mine"), node.chat("v1/other"));
     let command = "echo BEGIN; sleep 3; echo LATE-$((40 + 2))";
     let running = mine.call("bash", json!({"command": command, "sessionId": session})).await.ok();
-    assert_eq!(running.header()["operation"]["status"], "running");
+    goes_on(&running);
     follow_until(&other, &session, "LATE-42").await;
     let foreign = other.call("bash", json!({"command": "echo x", "sessionId": session})).await.ok();
     assert!(foreign.late_results().is_empty(), "{}", excerpt(&foreign.text()));
@@ -220,7 +215,7 @@ async fn work_stays_with_its_session_when_the_conversation_changes_its_default()
     let (client, first, second) = (node.chat("v1/mover"), node.session("a"), node.session("b"));
     client.call("init", json!({"sessionId": first})).await.ok();
     let running = client.call("bash", json!({"command": "pwd; sleep 3; echo MOVED-$((5 + 6))"})).await.ok();
-    assert_eq!(running.header()["operation"]["status"], "running");
+    goes_on(&running);
     client.call("init", json!({"sessionId": second})).await.ok();
     follow_until(&node.chat("v1/onlooker"), &first, "MOVED-11").await;
     let answer = client.call("bash", json!({"command": "pwd"})).await.ok();

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use chappie_tests::{
     answer::excerpt,
-    election::{Cluster, NAMES, Scene, done, nothing_again},
+    election::{Cluster, NAMES, Scene, done},
     random::Random,
+    riding::nothing_again,
 };
 use serde_json::json;
 

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use chappie_tests::{
     answer::excerpt,
-    election::{Cluster, NAMES, Scene, Watch, done, nothing_again, told, voters_of},
+    election::{Cluster, NAMES, Scene, Watch, done, told, voters_of},
     net::{Device, Lan},
+    riding::nothing_again,
     wait::within,
 };
 use serde_json::json;

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use chappie_tests::{
     Client,
     client::InFlight,
-    election::{Cluster, Scene, Watch, done, nothing_again},
+    election::{Cluster, Scene, Watch, done},
     eventually,
+    riding::nothing_again,
 };
 use serde_json::json;
 

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use chappie_tests::election::{Scene, Traffic, Watch, done, nothing_again};
+use chappie_tests::{
+    election::{Scene, Traffic, Watch, done},
+    riding::nothing_again,
+};
 use serde_json::json;
 
 /// Ten calls a second.

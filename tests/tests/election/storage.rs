@@ -51,20 +51,7 @@ async fn f25_a_broker_whose_disk_is_full_steps_down_and_is_back_when_there_is_ro
     let (small, seen) = (2, [0, 1]);
     cluster.settled_among(3, &seen).await;
     let id = cluster[small].id().to_owned();
-    // Leadership goes to it: the other two are killed in turn until it has it. Each time it goes to one of two, so that many
-    // times in a row are as good as certain.
-    for _ in 0..24 {
-        let acting = broker_seen(&cluster, &seen).await;
-        if acting == id {
-            break;
-        }
-        let at = seen.into_iter().find(|at| cluster[*at].id() == acting).unwrap();
-        // Killed: one that stops in order chooses whom it hands over to, the same one each time.
-        cluster[at].kill();
-        cluster[at].start_again().await;
-        cluster.settled_among(3, &seen).await;
-    }
-    assert_eq!(broker_seen(&cluster, &seen).await, id, "leadership reaches the small disk");
+    cluster.lead_with(small).await;
     let session = cluster[0].session(NAMES[1]);
     let ledger = chappie_tests::ledger::Ledger::at(&cluster[0].folder().join("ledger"));
     let chat = cluster[1].chat("v1/full");
@@ -244,17 +231,8 @@ async fn f26_a_device_that_missed_more_than_the_log_keeps_catches_up_by_a_snapsh
     scene.back(away).await;
     println!("in step {:?} after its start", start.elapsed());
     // It knows all of it: as the broker it answers from its own state.
+    scene.cluster.lead_with(away).await;
     let folder = scene.cluster[scene.station].folder().display().to_string();
-    for _ in 0..8 {
-        let acting = scene.cluster.broker().await;
-        if acting == away {
-            break;
-        }
-        scene.cluster[acting].stop().await;
-        scene.broker_besides(acting).await;
-        scene.back(acting).await;
-    }
-    assert_eq!(scene.cluster.broker().await, away, "leadership reaches the device that was away");
     for number in [0, MISSED / 2, MISSED - 1] {
         let pwd = scene.cluster[away].chat(&format!("v1/many-{number}")).call("bash", json!({"command": "pwd"})).await;
         assert!(pwd.output().contains(&folder), "{}", excerpt(&pwd.text()));

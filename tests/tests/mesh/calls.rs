@@ -7,8 +7,9 @@ use chappie_tests::{
     answer::excerpt,
     eventually,
     ledger::Ledger,
-    mesh::{Trio, late_texts, listed, listed_names, lists, session_at},
+    mesh::{Trio, listed, listed_names, lists, session_at},
     process,
+    riding::{goes_on, late_once, late_texts, nothing_again},
     wait::within,
 };
 use serde_json::{Value, json};
@@ -123,20 +124,12 @@ async fn f5_a_late_result_of_another_device_arrives_once() {
     let (chat, ledger) = (trio.chat("v1/late").await, ledger(&trio));
     let command = format!("{}; sleep 3; echo LATE-$((40 + 2)); {}", ledger.append("begun"), ledger.append("done"));
     let running = chat.call("bash", json!({"command": command})).await.ok();
-    assert_eq!(running.header()["operation"]["status"], "running", "{}", excerpt(&running.text()));
+    goes_on(&running);
     eventually("its end", async || (ledger.count("done") == 1).then_some(())).await;
     let other = trio.door.chat("v1/other");
     let foreign = other.call("bash", json!({"command": "true", "sessionId": trio.session})).await.ok();
     assert!(foreign.late_results().is_empty(), "another conversation's");
-    let mut late = Vec::new();
-    eventually("the late result", async || {
-        late.extend(late_texts(&chat.call("bash", json!({"command": "true"})).await.ok()));
-        (!late.is_empty()).then_some(())
-    })
-    .await;
-    assert!(late.len() == 1 && late[0].contains("LATE-42"), "{late:?}");
-    let next = chat.call("bash", json!({"command": "true"})).await.ok();
-    assert!(next.late_results().is_empty(), "once");
+    late_once(&chat, "LATE-42").await;
     assert_eq!(ledger.count("begun"), 1);
 }
 
@@ -156,7 +149,7 @@ async fn a_late_result_comes_through_whatever_tool_and_door_the_conversation_use
     })
     .await;
     assert!(late.len() == 1 && late[0].contains("LATE-2"), "{late:?}");
-    assert!(chat.call("bash", json!({"command": "true"})).await.ok().late_results().is_empty());
+    nothing_again(&chat.call("bash", json!({"command": "true"})).await.ok());
 }
 
 #[tokio::test]

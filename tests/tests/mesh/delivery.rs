@@ -4,11 +4,12 @@
 use std::time::{Duration, Instant};
 
 use chappie_tests::{
-    Answer, Client, Revision,
+    Revision,
     answer::excerpt,
     eventually,
     ledger::Ledger,
-    mesh::{Trio, late_texts, list_each_other, session_at},
+    mesh::{Trio, list_each_other, session_at},
+    riding::{late_once, nothing_again, typed},
     stdio::Stdio,
     wait::within,
 };
@@ -18,10 +19,6 @@ fn ledger(trio: &Trio) -> Ledger {
     Ledger::at(&trio.station.folder().join("ledger"))
 }
 
-fn typed(answer: &Answer) -> Vec<String> {
-    answer.inputs().into_iter().map(|input| input.text).collect()
-}
-
 /// Restarts the broker where it was.
 async fn restart_broker(trio: &mut Trio) {
     let address = trio.broker.quic().to_owned();
@@ -29,18 +26,6 @@ async fn restart_broker(trio: &mut Trio) {
     trio.broker.kill();
     trio.broker.start_again().await;
     list_each_other(&[&trio.broker, &trio.door, &trio.station]).await;
-}
-
-async fn late_once(chat: &Client, word: &str) {
-    let mut late = Vec::new();
-    within(Duration::from_secs(40), "the late result", async || {
-        let answer = chat.call("bash", json!({"command": "true"})).await;
-        late.extend(late_texts(&answer));
-        (!late.is_empty()).then_some(())
-    })
-    .await;
-    assert!(late.len() == 1 && late[0].contains(word), "{late:?}");
-    assert!(chat.call("bash", json!({"command": "true"})).await.ok().late_results().is_empty(), "once");
 }
 
 #[tokio::test]
@@ -63,7 +48,7 @@ async fn f7_an_answer_that_was_not_written_consumes_nothing_of_another_device() 
     })
     .await;
     assert_eq!(arrived, ["must not be lost"]);
-    assert!(typed(&chat.call("bash", json!({"command": "true"})).await.ok()).is_empty(), "once");
+    nothing_again(&chat.call("bash", json!({"command": "true"})).await.ok());
 }
 
 #[tokio::test]

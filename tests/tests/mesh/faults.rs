@@ -10,8 +10,9 @@ use chappie_tests::{
     client::CallError,
     eventually,
     ledger::Ledger,
-    mesh::{Trio, late_texts, list_each_other, lists},
+    mesh::{Trio, list_each_other, lists},
     process,
+    riding::{late_once, nothing_again},
     wait::within,
 };
 use serde_json::json;
@@ -40,23 +41,6 @@ fn release(trio: &Trio) {
 
 async fn begun(ledger: &Ledger) {
     eventually("the command", async || (ledger.count("begin") == 1).then_some(())).await;
-}
-
-/// Calls until a late result comes; asserts that it comes once, with the outcome.
-async fn outcome_comes_once(chat: &Client) {
-    let mut late = Vec::new();
-    within(Duration::from_secs(40), "the late result", async || {
-        match chat.try_call("bash", json!({"command": "true"})).await {
-            Ok(answer) => late.extend(late_texts(&answer)),
-            Err(error) => panic!("the door answers: {error}"),
-        }
-        (!late.is_empty()).then_some(())
-    })
-    .await;
-    assert!(late.len() == 1 && late[0].contains("DONE-42"), "{late:?}");
-    for _ in 0..2 {
-        assert!(chat.call("bash", json!({"command": "true"})).await.ok().late_results().is_empty(), "once");
-    }
 }
 
 /// An answer in time that is no success and names what is missing: the device, or its session.
@@ -112,7 +96,7 @@ async fn f23_a_paused_session_node_is_reported_in_time_and_its_outcome_arrives_o
     trio.station.resume();
     lists(&trio.door, &["broker", "station"]).await;
     release(&trio);
-    outcome_comes_once(&chat).await;
+    late_once(&chat, "DONE-42").await;
     assert_eq!((ledger.count("begin"), ledger.count("end")), (1, 1), "{:?}", ledger.counts());
     assert!(ledger.count("second") <= 1, "{:?}", ledger.counts());
 }
@@ -133,7 +117,7 @@ async fn f23_a_paused_broker_is_reported_in_time_and_the_outcome_arrives_once_wh
     trio.broker.resume();
     trio.door.connected_with(trio.broker.id()).await;
     lists(&trio.door, &["broker", "station"]).await;
-    outcome_comes_once(&chat).await;
+    late_once(&chat, "DONE-42").await;
     assert_eq!((ledger.count("begin"), ledger.count("end")), (1, 1), "{:?}", ledger.counts());
 }
 
@@ -154,11 +138,9 @@ async fn a_paused_door_answers_when_it_is_back_or_the_outcome_comes_late_and_onc
     let answer = call.answer().await;
     trio.door.connected_with(trio.broker.id()).await;
     if answer.text().contains("DONE-42") {
-        let next = chat.call("bash", json!({"command": "true"})).await.ok();
-        let repeated: Vec<_> = next.late_results();
-        assert!(repeated.iter().all(|(head, _)| head["redelivered"] == true), "{}", excerpt(&next.text()));
+        nothing_again(&chat.call("bash", json!({"command": "true"})).await.ok());
     } else {
-        outcome_comes_once(&chat).await;
+        late_once(&chat, "DONE-42").await;
     }
     assert_eq!((ledger.count("begin"), ledger.count("end")), (1, 1), "{:?}", ledger.counts());
 }
@@ -173,7 +155,7 @@ async fn the_outcome_of_a_call_whose_door_was_killed_comes_through_another_door_
     assert!(matches!(call.try_answer().await, Err(CallError::Wire(_))), "the client sees its connection end");
     release(&trio);
     eventually("the end", async || (ledger.count("end") == 1).then_some(())).await;
-    outcome_comes_once(&trio.broker.chat("v1/doorless")).await;
+    late_once(&trio.broker.chat("v1/doorless"), "DONE-42").await;
     assert_eq!((ledger.count("begin"), ledger.count("end")), (1, 1), "{:?}", ledger.counts());
 }
 
@@ -195,7 +177,7 @@ async fn a_killed_broker_ends_calls_in_time_and_after_its_restart_bindings_and_o
     trio.broker.change(|setup| setup.argument("--listen").argument(&address));
     trio.broker.start_again().await;
     list_each_other(&[&trio.broker, &trio.door, &trio.station]).await;
-    outcome_comes_once(&chat).await;
+    late_once(&chat, "DONE-42").await;
     assert_eq!((ledger.count("begin"), ledger.count("end")), (1, 1), "{:?}", ledger.counts());
     let pwd = chat.call("bash", json!({"command": "pwd"})).await.ok();
     assert!(pwd.output().contains("/station"), "the binding is kept: {}", pwd.output());
@@ -215,7 +197,7 @@ async fn a_session_node_that_stops_in_order_keeps_its_outcomes_and_comes_back_by
     trio.station.start_again().await;
     lists(&trio.door, &["broker", "station"]).await;
     println!("listed again {:?} after the start began", start.elapsed());
-    outcome_comes_once(&chat).await;
+    late_once(&chat, "DONE-42").await;
     assert_eq!(ledger.count("begin"), 1);
     assert!(trio.broker.log().to_lowercase().contains("stopp"), "the log says why it left: {}", trio.broker.log());
 }
