@@ -170,6 +170,7 @@ fn settle(
     let (peer, address) = (connection.peer(), connection.address());
     // The roster may have changed while they talked.
     verdict::enter(core.admission(&peer), false).map_err(close(&connection))?;
+    let before = core.table.run(peer);
     let (link, words) = Link::new(connection.clone(), core.label(&peer), dialled, theirs.incarnation);
     if !core.table.add(&link) {
         return Err(turn_away(core, &connection, address));
@@ -180,6 +181,12 @@ fn settle(
     book.succeeded(peer, address, core.now());
     drop(book);
     core.remember(peer, theirs.incarnation);
+    if theirs.incarnation.is_anew() && before != Some(theirs.incarnation) {
+        tracing::warn!(
+            peer = %link.label,
+            "the device's home was put back from a copy, or is one: it takes part as another member from now on"
+        );
+    }
     // It is there now, whatever became of earlier dials.
     core.raft.poke(&peer);
     tracing::info!(peer = %link.label, %address, build = %theirs.build, dialled, "connected");

@@ -27,13 +27,19 @@ use crate::{
 /// makes more loses the oldest.
 const LINKS_MAX: usize = 4;
 
+/// Chains of runs that are remembered of a device. Its home was copied or put back once for each; beyond it one is
+/// forgotten, and a run of it is then believed.
+const CHAINS_MAX: usize = 8;
+
 /// What is known of one peer besides its addresses.
 #[derive(Debug, Default)]
 struct Entry {
     /// The first that is not retired is the one in use.
     links: Vec<Arc<Link>>,
-    /// The latest run that was let in.
+    /// The run that was let in last.
     run: Option<Incarnation>,
+    /// The latest run of each chain that was let in: an original that was away while a copy of it ran is known again.
+    chains: BTreeMap<u64, Incarnation>,
     /// Wakes the peer's task.
     wake: Arc<Notify>,
     /// Callers that wait for a connection.
@@ -48,6 +54,20 @@ struct Entry {
 }
 
 impl Entry {
+    /// The latest run that was let in of the chain that `seen` is of.
+    fn remembered(&self, seen: &Incarnation) -> Option<&Incarnation> {
+        self.chains.get(&seen.chain())
+    }
+
+    fn let_in(&mut self, run: Incarnation) {
+        self.run = Some(run);
+        self.chains.insert(run.chain(), run);
+        if self.chains.len() > CHAINS_MAX {
+            let other = self.chains.keys().copied().find(|chain| *chain != run.chain());
+            other.and_then(|other| self.chains.remove(&other));
+        }
+    }
+
     fn current(&self) -> Option<&Arc<Link>> {
         let open = || self.links.iter().filter(|link| link.is_open());
         // A link that is given up is better than none: the other one may be agreed on here a moment later than there.
@@ -87,7 +107,13 @@ pub(crate) struct Table {
 
 impl Table {
     pub(crate) fn new(own: NodeId, runs: impl IntoIterator<Item = (NodeId, Option<Incarnation>)>) -> Self {
-        let entry = |(node, run)| (node, Entry { run, ..Entry::default() });
+        let entry = |(node, run): (NodeId, Option<Incarnation>)| {
+            let mut entry = Entry::default();
+            if let Some(run) = run {
+                entry.let_in(run);
+            }
+            (node, entry)
+        };
         let entries = Mutex::new(runs.into_iter().map(entry).collect());
         Self { own, entries, connected: watch::Sender::new(Arc::default()), changes: watch::Sender::new(0) }
     }
@@ -127,11 +153,11 @@ impl Table {
         let entries = self.entries();
         let entry = entries.get(&peer);
         let open = entry.and_then(Entry::current).map(|link| link.run);
-        let remembered = entry.and_then(|entry| entry.run);
-        verdict::judge(Runs { own, remembered: remembered.as_ref(), open: open.as_ref() }, seen)
+        let remembered = entry.and_then(|entry| entry.remembered(seen));
+        verdict::judge(Runs { own, remembered, open: open.as_ref() }, seen)
     }
 
-    /// The latest run of `peer` that was let in.
+    /// The run of `peer` that was let in last.
     pub(super) fn run(&self, peer: NodeId) -> Option<Incarnation> {
         self.entries().get(&peer)?.run
     }
@@ -140,10 +166,10 @@ impl Table {
     pub(super) fn note(&self, peer: NodeId, run: Incarnation) -> Noted {
         let mut entries = self.entries();
         let entry = entries.entry(peer).or_default();
-        match lineage(entry.run.as_ref(), &run) {
-            Lineage::SameRun => Noted::Known,
-            Lineage::Restarted => {
-                entry.run = Some(run);
+        match lineage(entry.remembered(&run), &run) {
+            Lineage::SameRun if entry.run == Some(run) => Noted::Known,
+            Lineage::SameRun | Lineage::Restarted => {
+                entry.let_in(run);
                 Noted::Later
             }
             Lineage::Duplicate => Noted::Duplicate,
@@ -154,11 +180,11 @@ impl Table {
     pub(super) fn add(&self, link: &Arc<Link>) -> bool {
         let mut entries = self.entries();
         let entry = entries.entry(link.peer()).or_default();
-        let known = Runs { own: None, remembered: entry.run.as_ref(), open: None };
+        let known = Runs { own: None, remembered: entry.remembered(&link.run), open: None };
         if verdict::judge(known, &link.run) == Run::Duplicate {
             return false;
         }
-        entry.run = Some(link.run);
+        entry.let_in(link.run);
         (entry.state, entry.retry_at, entry.trouble) = (None, None, None);
         for old in entry.links.iter().filter(|old| !old.is_alive()) {
             old.set_ended();
@@ -345,5 +371,31 @@ impl Drop for Demand {
         if let Some(entry) = self.table.entries().get_mut(&self.peer) {
             entry.demand -= 1;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn f15_an_original_is_known_again_after_a_copy_of_it_was_let_in_and_an_older_state_of_it_is_not() {
+        let (own, peer) = (NodeId::from([1; 32]), NodeId::from([2; 32]));
+        let older = Incarnation::first([1; 16]);
+        let original = older.next([2; 16]);
+        let copy = original.anew([3; 16]);
+        let table = Table::new(own, [(peer, Some(original))]);
+        assert_eq!(table.note(peer, copy), Noted::Later);
+        assert_eq!(table.run(peer), Some(copy));
+        assert_eq!(table.note(peer, original), Noted::Later, "the copy is gone, and the original back");
+        assert_eq!((table.note(peer, original), table.run(peer)), (Noted::Known, Some(original)));
+        assert_eq!(table.note(peer, original.next([4; 16])), Noted::Later);
+        assert_eq!(table.note(peer, original), Noted::Duplicate);
+        assert_eq!(table.note(peer, older.anew([5; 16])), Noted::Later, "the older state was put back again");
+        for n in 10..20 {
+            let last = table.run(peer).unwrap();
+            assert_eq!(table.note(peer, last.anew([n; 16])), Noted::Later);
+        }
+        assert_eq!(table.entries().get(&peer).unwrap().chains.len(), CHAINS_MAX);
     }
 }
