@@ -67,6 +67,8 @@ pub struct Opened {
     pub maker: Option<NodeId>,
     /// Whether `node.redb` has the run of the head too ([`ConsensusStore::settle_run`]).
     pub settled: bool,
+    /// Whether the file is a copy of the one that was written last.
+    pub copied: bool,
     /// What the engine had written.
     pub persisted: Persisted,
     /// What a store of an older format held.
@@ -174,8 +176,8 @@ impl ConsensusStore {
         let mut inner = self.lock();
         inner.turn += 1;
         let turn = inner.turn;
-        let own = inner.own;
-        let done = inner.durably(|transaction| rows::replace(transaction, &head, &own, &writes));
+        let (own, mark) = (inner.own, inner.medium.mark(FILE));
+        let done = inner.durably(|transaction| rows::replace(transaction, &head, &own, mark, &writes));
         if done.is_ok() {
             (inner.headed, inner.committed) = (true, None);
         }
@@ -190,7 +192,9 @@ impl ConsensusStore {
     /// # Errors
     /// What the system or the database said; `InvalidInput` when the store has no head yet.
     pub fn set_run(&self, run: Incarnation) -> io::Result<()> {
-        self.lock().durably(|transaction| rows::set_run(transaction, run))
+        let mut inner = self.lock();
+        let mark = inner.medium.mark(FILE);
+        inner.durably(|transaction| rows::set_run(transaction, run, mark))
     }
 
     /// Writes down that `node.redb` has the run too. Without this call a `node.redb` that is put back, and one start older,
@@ -356,7 +360,7 @@ impl Inner {
 
     fn read(&self, database: &mut Database) -> Result<Opened, OpenError> {
         let transaction = database.begin_read().map_err(|error| self.error(&error.into()))?;
-        let opened = rows::read(&transaction).map_err(|fault| match fault {
+        let opened = rows::read(&transaction, self.medium.mark(FILE)).map_err(|fault| match fault {
             Fault::Refused(cause) => self.damaged(cause),
             Fault::Redb(error) if matches!(error, redb::Error::Io(_)) => self.error(&error),
             Fault::Redb(error) => self.damaged(error),

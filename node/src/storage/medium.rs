@@ -4,9 +4,10 @@ use std::{
     fmt,
     fs::{self, File, OpenOptions},
     io,
-    os::unix::fs::{FileExt, OpenOptionsExt},
+    os::unix::fs::{FileExt, MetadataExt as _, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::Arc,
+    time::UNIX_EPOCH,
 };
 
 use redb::{Builder, Database, DatabaseError, StorageBackend};
@@ -17,6 +18,10 @@ use super::disk::Reserve;
 const MARK_BYTES: u64 = 9;
 /// redb's pages; its header is in the first.
 const PAGE_BYTES: u64 = 4_096;
+
+/// Which file it is: what stays with a file however often it is written, and is another one for each copy of it. On a file
+/// system it is the inode's number and the time of its making.
+pub type Mark = [u8; 16];
 
 /// The disks of one simulated node. A simulation decides what a crash leaves of them.
 pub trait Disks: fmt::Debug + Send + Sync + 'static {
@@ -31,6 +36,17 @@ pub trait Disks: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// `AlreadyExists` when `to` is there; what the simulated system says.
     fn archive(&self, from: &str, to: &str) -> io::Result<()>;
+
+    /// Which file `name` is; `None` where copies cannot be told from their originals.
+    fn mark(&self, _name: &str) -> Option<Mark> {
+        None
+    }
+}
+
+/// Whether a file that was marked as `kept` when it was last in use is a copy of that one (failure rule F15). Where files
+/// have no marks, or it was never marked, none is.
+pub(crate) fn is_copy(kept: Option<Mark>, now: Option<Mark>) -> bool {
+    matches!((kept, now), (Some(kept), Some(now)) if kept != now)
 }
 
 /// Where databases are.
@@ -100,6 +116,21 @@ impl Medium {
             Self::Simulated(disks) => disks.open(name).and_then(|file| blank_simulated(&SimulatedFile(file))),
         };
         blank.is_ok_and(|blank| blank).then_some("empty")
+    }
+
+    /// Which file `name` is, to be kept in it: a file that says it is another one is a copy (failure rule F15). `None` when
+    /// it is not there, or its file system does not say when it was made.
+    #[must_use]
+    pub fn mark(&self, name: &str) -> Option<Mark> {
+        match self {
+            Self::Folder(home) => {
+                let meta = fs::metadata(home.join(name)).ok()?;
+                let made = meta.created().ok()?.duration_since(UNIX_EPOCH).ok()?;
+                let made = u64::try_from(made.as_nanos()).ok()?;
+                Some((u128::from(meta.ino()) << 64 | u128::from(made)).to_be_bytes())
+            }
+            Self::Simulated(disks) => disks.mark(name),
+        }
     }
 
     /// Copies the closed file `from` over an older copy `to`, whole or not at all.
@@ -255,6 +286,23 @@ mod tests {
             }
         }
         assert!(blank > 1, "{blank}");
+    }
+
+    #[test]
+    fn f15_a_copy_of_a_file_has_another_mark_and_the_file_keeps_its_own() {
+        let home = tempfile::tempdir().unwrap();
+        let medium = Medium::Folder(home.path().to_owned());
+        assert_eq!(medium.mark(NAME), None);
+        drop(medium.open(NAME, &Builder::new()).unwrap());
+        let mark = medium.mark(NAME);
+        assert!(mark.is_some(), "this file system says when files were made");
+        drop(medium.open(NAME, &Builder::new()).unwrap());
+        fs::rename(home.path().join(NAME), home.path().join("moved")).unwrap();
+        assert_eq!(medium.mark("moved"), mark);
+        fs::copy(home.path().join("moved"), home.path().join(NAME)).unwrap();
+        fs::remove_file(home.path().join("moved")).unwrap();
+        assert!(is_copy(mark, medium.mark(NAME)));
+        assert!(!is_copy(mark, mark) && !is_copy(None, mark) && !is_copy(mark, None));
     }
 
     #[test]

@@ -7,11 +7,12 @@ use chappie_mesh::{
     consensus::{Persisted, Write},
 };
 use redb::{
-    Database, ReadTransaction, ReadableDatabase as _, ReadableTable, ReadableTableMetadata as _, TableDefinition,
-    TableError, WriteTransaction,
+    Database, ReadTransaction, ReadableDatabase as _, ReadableTable, ReadableTableMetadata as _, Table,
+    TableDefinition, TableError, WriteTransaction,
 };
 
 use super::{FORMAT, Head, Opened, older};
+use crate::storage::medium::{Mark, is_copy};
 
 /// Numbers about the file: `format`, `snapshot_bytes`, `purged_through`. The table is that of every format.
 pub(super) const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
@@ -32,6 +33,7 @@ const PURGED_THROUGH: &str = "purged_through";
 const BATCH: &str = "batch";
 const HEAD: &str = "head";
 const MAKER: &str = "maker";
+const MARK: &str = "mark";
 const SETTLED: &str = "settled";
 const VOTE: &str = "vote";
 const COMMITTED: &str = "committed";
@@ -96,6 +98,7 @@ pub(super) fn replace(
     transaction: &WriteTransaction,
     head: &Head,
     maker: &NodeId,
+    mark: Option<Mark>,
     writes: &[Write],
 ) -> Result<(), Fault> {
     transaction.delete_table(older::PLAIN_BINDINGS)?;
@@ -110,12 +113,21 @@ pub(super) fn replace(
         let mut single = transaction.open_table(SINGLE)?;
         single.insert(HEAD, encode(head)?.as_slice())?;
         single.insert(MAKER, maker.as_bytes().as_slice())?;
+        keep_mark(&mut single, mark)?;
     }
     write(transaction, writes)
 }
 
-/// Changes the run of the head, which is not settled then.
-pub(super) fn set_run(transaction: &WriteTransaction, run: Incarnation) -> Result<(), Fault> {
+fn keep_mark(single: &mut Table<'_, &'static str, &'static [u8]>, mark: Option<Mark>) -> Result<(), Fault> {
+    match mark {
+        Some(mark) => drop(single.insert(MARK, mark.as_slice())?),
+        None => drop(single.remove(MARK)?),
+    }
+    Ok(())
+}
+
+/// Changes the run of the head, which is not settled then, and says which file the store is in.
+pub(super) fn set_run(transaction: &WriteTransaction, run: Incarnation, mark: Option<Mark>) -> Result<(), Fault> {
     let mut single = transaction.open_table(SINGLE)?;
     let Some(head) = single.get(HEAD)?.map(|row| decode_head(row.value())).transpose()? else {
         return refused("the store belongs to no group yet; reset it first");
@@ -124,7 +136,7 @@ pub(super) fn set_run(transaction: &WriteTransaction, run: Incarnation) -> Resul
         single.insert(HEAD, encode(&Head { run, ..head })?.as_slice())?;
         single.remove(SETTLED)?;
     }
-    Ok(())
+    keep_mark(&mut single, mark)
 }
 
 /// Says that both databases have the run of the head.
@@ -208,8 +220,8 @@ fn append(log: &mut redb::Table<'_, u64, &[u8]>, purged: Option<u64>, rows: &[(u
     Ok(())
 }
 
-/// Everything.
-pub(super) fn read(transaction: &ReadTransaction) -> Result<Opened, Fault> {
+/// Everything, from the file that is marked as `mark` now.
+pub(super) fn read(transaction: &ReadTransaction, mark: Option<Mark>) -> Result<Opened, Fault> {
     let single = transaction.open_table(SINGLE)?;
     let row = |name: &str| -> Result<Option<Vec<u8>>, Fault> { Ok(single.get(name)?.map(|row| row.value().to_vec())) };
     let head = row(HEAD)?.map(|bytes| decode_head(&bytes)).transpose()?;
@@ -224,7 +236,9 @@ pub(super) fn read(transaction: &ReadTransaction) -> Result<Opened, Fault> {
     if head.is_none() && persisted != Persisted::default() {
         return refused("it has a log and does not say whose");
     }
-    Ok(Opened { head, maker: maker.transpose()?, settled: row(SETTLED)?.is_some(), persisted, older: None })
+    let kept = row(MARK)?.and_then(|bytes| Mark::try_from(bytes.as_slice()).ok());
+    let (settled, copied) = (row(SETTLED)?.is_some(), is_copy(kept, mark));
+    Ok(Opened { head, maker: maker.transpose()?, settled, copied, persisted, older: None })
 }
 
 fn read_log(transaction: &ReadTransaction) -> Result<Vec<(u64, Vec<u8>)>, Fault> {

@@ -233,6 +233,24 @@ fn an_archive_is_a_whole_store_under_the_first_free_number() {
 }
 
 #[test]
+fn f15_a_copy_of_the_store_is_known_as_one_until_its_start_is_written_down() {
+    let home = tempfile::tempdir().unwrap();
+    drop(filled(home.path(), Vec::new()));
+    assert!(!open(home.path()).unwrap().1.copied);
+    let (path, backup) = (home.path().join(FILE), home.path().join("backup"));
+    std::fs::copy(&path, &backup).unwrap();
+    std::fs::rename(&backup, &path).unwrap();
+    let (store, opened) = open(home.path()).unwrap();
+    assert!(opened.copied);
+    drop(store);
+    let (store, opened) = open(home.path()).unwrap();
+    assert!(opened.copied, "a start that was cut off changes nothing");
+    store.set_run(Incarnation::first([9; 16])).unwrap();
+    drop(store);
+    assert!(!open(home.path()).unwrap().1.copied);
+}
+
+#[test]
 fn the_head_on_disk_has_these_bytes() {
     let bytes = postcard::to_stdvec(&head()).unwrap();
     let expected = [&[1; 16][..], &[1], &[2; 16], &[3; 16], &[1], &[4; 16], &[0; 16]].concat();

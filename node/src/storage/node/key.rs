@@ -107,6 +107,12 @@ impl Key {
         Self::of(b'I', "")
     }
 
+    /// Which file this store is in: in a copy of it the row speaks of another one (failure rule F15).
+    #[must_use]
+    pub fn mark() -> Self {
+        Self::of(b'F', "")
+    }
+
     /// What is remembered of another device: where it was and which start of it was seen.
     #[must_use]
     pub fn peer(node: &NodeId) -> Self {
