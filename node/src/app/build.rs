@@ -35,8 +35,8 @@ use crate::{
     sessions::{HostFactory, Record, Sessions},
     storage::{
         blobs::Blobs,
-        medium::Medium,
-        node::{Change, Key, NodeStore, StoreError},
+        medium::{Mark, Medium, is_copy},
+        node::{self, Change, Key, NodeStore, StoreError},
     },
     tools::{
         Toolbox,
@@ -63,7 +63,7 @@ async fn ground(config: &Config, outside: &Outside, stopping: &CancellationToken
     let (home, own) = (&config.home, outside.identity.node_id());
     let store = NodeStore::open_on(&outside.medium)?;
     let remembered = Remembered::read(&store, &own).await?;
-    let run = next_run(&store)?;
+    let Beginning { run, rows } = begins(&store, outside.medium.mark(node::FILE))?;
     let mesh = Slot::default();
     let settings = broker::Settings { cooldown: config.cooldown, offline_wait: OFFLINE_WAIT };
     let place = Place {
@@ -78,7 +78,7 @@ async fn ground(config: &Config, outside: &Outside, stopping: &CancellationToken
     };
     let broker = open_broker(place, settings).await?;
     // Written down before anybody hears of it (F15); in both stores, so that one that is put back alone is noticed.
-    store.durable(vec![Change::set(Key::incarnation(), &run)]).await?;
+    store.durable(rows).await?;
     broker.settle_run().await.map_err(StartError::Run)?;
     let blobs = Blobs::open(&home.join("blobs")).map_err(|cause| StartError::Home { path: home.clone(), cause })?;
     if let Medium::Folder(home) = &outside.medium {
@@ -169,11 +169,37 @@ fn aside(path: &Path) -> std::io::Result<PathBuf> {
     Ok(free)
 }
 
-/// Which run of this device begins (F15).
-fn next_run(store: &NodeStore) -> Result<Incarnation, StoreError> {
+/// Which run of this device begins, and what the node's store has to say of it before anybody hears of it (F15).
+struct Beginning {
+    run: Incarnation,
+    rows: Vec<Change>,
+}
+
+/// A home that is a copy, or was put back from one, may be older than what it promised and what it ran: it begins anew, as
+/// another member of its group, and its journal does not say any more that what it does not know never ran.
+fn begins(store: &NodeStore, mark: Option<Mark>) -> Result<Beginning, StoreError> {
     let before: Option<Incarnation> = store.read(&Key::incarnation())?;
-    let nonce = clock::random();
-    Ok(before.map_or_else(|| Incarnation::first(nonce), |before| before.next(nonce)))
+    let copied = is_copy(store.read(&Key::mark())?, mark);
+    let run = next_run(before.as_ref(), copied, clock::random());
+    let mut rows = vec![Change::set(Key::incarnation(), &run)];
+    rows.extend(mark.map(|mark| Change::set(Key::mark(), &mark)));
+    if copied {
+        tracing::warn!(
+            "this home is a copy of another one, or was put back from a backup: the device begins anew as a member of its \
+             mesh, and of work that was under way it does not say that it never ran. If the other home is still in use, \
+             give this one an identity of its own with chappie reset-identity"
+        );
+        rows.push(Change::set(Key::journal_since(), &clock::now()));
+    }
+    Ok(Beginning { run, rows })
+}
+
+fn next_run(before: Option<&Incarnation>, copied: bool, nonce: [u8; 16]) -> Incarnation {
+    match before {
+        None => Incarnation::first(nonce),
+        Some(before) if copied => before.anew(nonce),
+        Some(before) => before.next(nonce),
+    }
 }
 
 /// Ends what a killed node left running, and removes what it left half written.
@@ -197,4 +223,26 @@ fn factory(home: &Path, blobs: &Blobs) -> HostFactory {
     let user_home = std::env::var_os("HOME").map_or_else(|| PathBuf::from("/"), PathBuf::from);
     let hosts = NativeHosts::new(home, &user_home, blobs.clone());
     Arc::new(move |record: &Record| hosts.host(&record.id, &record.cwd))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::Millis;
+
+    #[tokio::test]
+    async fn f15_a_copied_home_begins_another_chain_of_starts_and_says_that_its_journal_may_have_gaps() {
+        let home = tempfile::tempdir().unwrap();
+        let store = NodeStore::open(home.path()).unwrap();
+        let since = || store.read::<Millis>(&Key::journal_since()).unwrap();
+        let (here, there) = ([1; 16], [2; 16]);
+        let mut runs = Vec::new();
+        for mark in [Some(here), Some(here), None, Some(here), Some(there), Some(there)] {
+            let Beginning { run, rows } = begins(&store, mark).unwrap();
+            store.durable(rows).await.unwrap();
+            runs.push((run.is_anew(), run.generation % (1 << 32), since().is_some()));
+        }
+        let whole = |generation| (false, generation, false);
+        assert_eq!(runs, [whole(1), whole(2), whole(3), whole(4), (true, 1, true), (false, 2, true)]);
+    }
 }

@@ -127,6 +127,12 @@ fn log(group: Group, state: State, foreign: bool, who: Beginner<'_>) -> Begin {
     match others(&state, &who.node) {
         // It votes no more under what it may have promised since the copy was made.
         Some(1..) if foreign => empty(group),
+        // Nobody else had its votes, as far as this state knows. If it is of before others came in, they act in the epoch
+        // that it had, and it must not.
+        Some(_) if foreign => {
+            let epoch = Epoch { count: group.epoch.count.saturating_add(1), id: who.epoch };
+            Begin::Seed { group: Group { epoch, ..group }, state: Box::new(in_epoch(state, epoch)), archive: None }
+        }
         Some(_) => Begin::Keep(Box::new(state)),
         // It has not heard all yet.
         None if belongs || state.membership.is_none() => {
@@ -157,11 +163,17 @@ pub(super) fn upgraded(older: Older, now: Millis) -> Result<State, String> {
 /// The first state of a new epoch that this device begins alone with all it has (failure rules F16, F17).
 #[must_use]
 pub(super) fn recovered(state: State, epoch: Epoch) -> State {
-    let mut state = state;
+    let mut state = in_epoch(state, epoch);
+    if let Some(membership) = &state.membership {
+        state.recovering = membership.members.keys().copied().collect();
+    }
+    state
+}
+
+fn in_epoch(mut state: State, epoch: Epoch) -> State {
     if let Some(membership) = &mut state.membership {
         membership.epoch = epoch.count;
         membership.version += 1;
-        state.recovering = membership.members.keys().copied().collect();
     }
     state
 }
@@ -224,7 +236,12 @@ mod tests {
         for (found, member_of, expected, what) in [
             (log(state(&[1]), false), None, ("keep", 1, 7, None), "alone"),
             (log(state(&[1, 2]), false), None, ("keep", 1, 7, None), "a member"),
-            (log(state(&[1]), true), None, ("keep", 1, 7, None), "alone and put back: nobody else counted its votes"),
+            (
+                log(state(&[1]), true),
+                None,
+                ("seed", 0, 7, None),
+                "alone and put back: others may act in its epoch since",
+            ),
             (log(state(&[1, 2]), true), None, ("empty", 1, 0, Some("restored")), "a member that was put back"),
             (log(unheard(), false), Some(group(1)), ("keep", 1, 0, None), "a member that has heard nothing"),
             (log(unheard(), true), Some(group(1)), ("empty", 1, 0, Some("restored")), "the same, put back"),

@@ -156,15 +156,28 @@ impl LocalNode {
         Some(Placed { info: self.sessions.info(session), device: self.device.clone(), node })
     }
 
+    /// What is said of a call that may have run, though the journal does not know it.
+    fn lost(&self) -> String {
+        format!(
+            "{} was put back to an older state since this was sent; it is not known whether it ran. Check its effects \
+             (history, files, processes) before you repeat it",
+            self.device
+        )
+    }
+
     /// What becomes of a dispatch.
     fn take(&self, dispatch: Dispatch) -> Way {
-        let Dispatch { session, operation, wait, tenure, .. } = dispatch;
+        let Dispatch { session, operation, wait, tenure, resent } = dispatch;
         if let Err(fenced) = self.sessions.obey(tenure) {
             return Way::Fenced(fenced.to_string());
         }
         match self.operations().recall(&operation.call_id) {
             Ok(Held::Run(handle)) => return Way::Handle(handle),
             Ok(Held::Kept) => return Way::Kept,
+            // An earlier sending of it may have run, and an older journal was put back since (F3).
+            Ok(Held::Unknown) if resent && self.operations().may_have_run(&operation.call_id).unwrap_or(true) => {
+                return Way::Lost(operation.receipt);
+            }
             Ok(Held::Unknown) => {}
             Err(error) => return Way::Never(format!("not run: {error}")),
         }
@@ -263,6 +276,7 @@ impl SessionNode for LocalNode {
         Box::pin(async move {
             match self.operations().ask(&call_id, None).await {
                 Ok(Standing::NeverRun) => Ok(Known::Never(format!("{} never got it; it was not run", self.device))),
+                Ok(Standing::Lost) => Err(self.lost()),
                 Ok(_) => Ok(Known::Held),
                 Err(error) => Err(error.to_string()),
             }

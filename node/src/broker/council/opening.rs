@@ -74,10 +74,11 @@ fn found(place: &Place, opened: &mut Opened, now: Millis) -> Result<Found, OpenE
     let Some(head) = &opened.head else { return Ok(Found::Nothing) };
     let state = all_of(&opened.persisted).map_err(|cause| damaged(place, cause))?;
     let bond = bond(&place.run, &head.run, opened.settled);
-    if bond == Bond::Restored {
-        tracing::warn!("the broker's store and the node's store are not of one past: one of them was put back");
+    let restored = bond == Bond::Restored || opened.copied;
+    if restored {
+        tracing::warn!("the broker's store was put back from a copy, or is not of one past with the node's store");
     }
-    let foreign = bond == Bond::Restored || opened.maker.is_some_and(|maker| maker != place.node);
+    let foreign = restored || opened.maker.is_some_and(|maker| maker != place.node);
     Ok(Found::Log { group: head.group, state: Box::new(state), foreign })
 }
 

@@ -37,6 +37,8 @@ pub(super) enum Way {
     Fenced(String),
     /// This attempt was asked about before it came: it never runs, and the next one may.
     Sealed(ReceiptClaim),
+    /// It came before, and may have run: the journal does not know it, and is an older one that was put back.
+    Lost(Option<ReceiptClaim>),
     /// It is settled.
     Over,
 }
@@ -116,6 +118,10 @@ impl LocalRun {
                 let claim = claim.clone();
                 self.sealed(&claim).await
             }
+            Way::Lost(claim) => {
+                let claim = claim.clone();
+                self.lost(claim.as_ref()).await
+            }
             Way::Over => Ran::Gone,
         }
     }
@@ -128,6 +134,16 @@ impl LocalRun {
             Ok(false) => "another sending of it is here already".to_owned(),
             Err(error) => format!("this attempt of it was asked about before it came: {error}"),
         })
+    }
+
+    async fn lost(&self, claim: Option<&ReceiptClaim>) -> Ran {
+        if let Some(claim) = claim
+            && let Err(error) = self.node.operations().give_up(&self.call_id, claim).await
+        {
+            // It is said again when this node is squared with the broker.
+            tracing::warn!(%error, call = %self.call_id, "the broker did not hear that an operation is uncertain");
+        }
+        Ran::Unknown(self.node.lost())
     }
 
     async fn kept(&mut self) -> Ran {
@@ -230,7 +246,7 @@ impl Run for LocalRun {
         match &self.way {
             Way::Handle(handle) => !matches!(handle.progress(), Progress::Queued),
             Way::Twin { .. } => true,
-            Way::Kept | Way::Never(_) | Way::Fenced(_) | Way::Sealed(_) | Way::Over => false,
+            Way::Kept | Way::Never(_) | Way::Fenced(_) | Way::Sealed(_) | Way::Lost(_) | Way::Over => false,
         }
     }
 
@@ -258,7 +274,7 @@ impl Run for LocalRun {
         match way {
             Way::Handle(handle) => handle.delivered(),
             Way::Kept => self.node.operations().confirm_taken_back(&self.call_id),
-            Way::Twin { .. } | Way::Never(_) | Way::Fenced(_) | Way::Sealed(_) | Way::Over => {}
+            Way::Twin { .. } | Way::Never(_) | Way::Fenced(_) | Way::Sealed(_) | Way::Lost(_) | Way::Over => {}
         }
         if let Some(session) = &self.session {
             session.confirm_inputs(&self.call_id);
@@ -275,7 +291,13 @@ impl Drop for LocalRun {
         match std::mem::replace(&mut self.way, Way::Over) {
             Way::Over => return self.node.forget_sending(&self.call_id, self.number),
             Way::Handle(handle) if handed_out => handle.lapse(),
-            Way::Handle(_) | Way::Kept | Way::Twin { .. } | Way::Never(_) | Way::Fenced(_) | Way::Sealed(_) => {}
+            Way::Handle(_)
+            | Way::Kept
+            | Way::Twin { .. }
+            | Way::Never(_)
+            | Way::Fenced(_)
+            | Way::Sealed(_)
+            | Way::Lost(_) => {}
         }
         if handed_out && self.is_latest() {
             if let Some(session) = &self.session {

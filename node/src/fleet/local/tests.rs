@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use super::*;
 use crate::{
     broker::{ReceiptKey, ReceiptKind, ReceiptStatus, Reserve, Reserved},
+    clock,
     content::Part,
     fleet::{Ran, Tenure},
     sessions::{
@@ -12,7 +13,7 @@ use crate::{
         journal::{JournalRow, RowState},
         testing::{World, chat, crash, until, work, world},
     },
-    storage::node::Key,
+    storage::node::{Change, Key},
 };
 
 fn node(world: &World) -> Arc<LocalNode> {
@@ -245,6 +246,23 @@ async fn f3_a_call_that_was_asked_about_before_it_came_is_sealed_over_a_restart(
     assert_eq!(asked("2").await, Standing::Delivered);
     drop(queued);
     assert_eq!(asked("1").await, Standing::NeverRun);
+}
+
+#[tokio::test]
+async fn f3_a_call_that_was_sent_before_is_not_run_by_a_node_whose_journal_was_put_back() {
+    let (world, _session) = world().await;
+    let node = node(&world);
+    let again = |id| Dispatch { resent: true, ..dispatch(&world, "note", id) };
+    assert!(matches!(run(&node, again("1")).done().await, Ran::Finished(_)), "its journal is whole");
+    world.store.durable(vec![Change::set(Key::journal_since(), &clock::now())]).await.unwrap();
+    let ran_before = ran(&world).len();
+    let lost = run(&node, again("2")).done().await;
+    assert!(matches!(&lost, Ran::Unknown(why) if why.contains("put back to an older state")), "{lost:?}");
+    assert!(node.known("3".into()).await.is_err());
+    assert!(matches!(run(&node, dispatch(&world, "note", "3")).done().await, Ran::NeverRan(_)), "it was asked about");
+    assert_eq!(ran(&world).len(), ran_before);
+    assert!(matches!(run(&node, dispatch(&world, "note", "4")).done().await, Ran::Finished(_)), "a new one runs");
+    assert!(matches!(run(&node, again("1")).done().await, Ran::Finished(_) | Ran::Gone), "a known one is attached to");
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use super::{Operations, Progress, Standing, late::KEPT_MAX};
 use crate::{
     broker::{ProposeError, Settlement},
     clock,
-    ids::{CallId, Conversation, Millis, SessionId},
+    ids::{CallId, Conversation, SessionId},
     sessions::journal::{Ended, JournalRow, ROW_KEPT_MS, ReceiptClaim, ReceiptRow, RowState, interrupted},
     storage::node::{Change, Key, StoreError},
 };
@@ -122,12 +122,9 @@ impl Operations {
     /// # Errors
     /// [`ReconcileError`]: nothing may be said of it.
     pub async fn give_up(self: &Arc<Self>, call_id: &CallId, claim: &ReceiptClaim) -> Result<bool, ReconcileError> {
-        let sealed = self.ask(call_id, Some(claim)).await? == Standing::NeverRun;
-        if sealed {
-            let settlement = unknown(call_id, self.store.read(&Key::journal_since())?);
-            self.office.settle(claim.key.clone(), claim.attempt, settlement).await?;
-        }
-        Ok(sealed)
+        let Some(settlement) = unknown(self.ask(call_id, Some(claim)).await?) else { return Ok(false) };
+        self.office.settle(claim.key.clone(), claim.attempt, settlement).await?;
+        Ok(true)
     }
 
     /// Writes durably that this attempt never runs, before anybody is told so (F3).
@@ -234,34 +231,29 @@ impl Operations {
     ) -> Result<(), ReconcileError> {
         self.nudge.notify_waiters();
         self.forget_delivered().await?;
-        let whole_since: Option<Millis> = self.store.read(&Key::journal_since())?;
         for receipt in self.office.running(sessions).await? {
             let claim = ReceiptClaim { key: receipt.key, attempt: receipt.attempt };
-            match self.ask(&receipt.call_id, Some(&claim)).await? {
-                Standing::Queued | Standing::Running => {}
-                Standing::Finished | Standing::Delivered | Standing::Interrupted => {
-                    if let Some(row) = self.row(&receipt.call_id)? {
-                        self.settle_later(row);
-                    }
-                }
-                Standing::NeverRun => {
-                    let settlement = unknown(&receipt.call_id, whole_since);
-                    self.office.settle(claim.key, claim.attempt, settlement).await?;
-                }
+            let standing = self.ask(&receipt.call_id, Some(&claim)).await?;
+            if let Some(settlement) = unknown(standing) {
+                self.office.settle(claim.key, claim.attempt, settlement).await?;
+            } else if !matches!(standing, Standing::Queued | Standing::Running)
+                && let Some(row) = self.row(&receipt.call_id)?
+            {
+                self.settle_later(row);
             }
         }
         Ok(())
     }
 }
 
-/// What is said of a receipt whose operation the journal does not know: it never ran, unless the journal is an older one
-/// that was put back since (F3: "unknown" from another journal stays uncertain).
-fn unknown(call_id: &CallId, whole_since: Option<Millis>) -> Settlement {
-    let before = whole_since.is_some_and(|since| call_id.made().is_none_or(|made| made < since));
-    if before {
-        let reason = "the journal of its device was replaced by an older copy since, so it may have run".to_owned();
-        Settlement::Uncertain { reason }
-    } else {
-        Settlement::NeverRun
+/// What is said of a receipt whose operation the journal does not know; `None` when it does.
+fn unknown(standing: Standing) -> Option<Settlement> {
+    match standing {
+        Standing::NeverRun => Some(Settlement::NeverRun),
+        Standing::Lost => {
+            let reason = "the journal of its device was replaced by an older copy since, so it may have run".to_owned();
+            Some(Settlement::Uncertain { reason })
+        }
+        Standing::Queued | Standing::Running | Standing::Finished | Standing::Delivered | Standing::Interrupted => None,
     }
 }

@@ -31,6 +31,20 @@ pub enum Standing {
     Interrupted,
     /// It did not run and never will under this identity.
     NeverRun,
+    /// It is not known here and never runs from now on, but it may have run: the journal was replaced by an older one since
+    /// it was made.
+    Lost,
+}
+
+/// How long after an older journal was put back nothing that it does not know is said to have never run: as long as a call
+/// or a receipt of the time before may be asked about.
+const THIN_MS: u64 = 25 * 3_600_000;
+
+/// Whether a call that the journal does not know may have run all the same: the journal is an older one that was put back
+/// at `since` (F3: "unknown" from another journal stays uncertain). The clock of whoever made the call may differ.
+fn may_have_run(call_id: &CallId, since: Option<Millis>, now: Millis) -> bool {
+    let Some(since) = since else { return false };
+    now.since(since) < THIN_MS || call_id.made().is_none_or(|made| made < since)
 }
 
 impl Inner {
@@ -143,21 +157,31 @@ impl Operations {
         self.store.durable(changes).await
     }
 
-    /// How far an operation is. One that is not known here is sealed, durably before this says that it never ran (F3): of
-    /// one with a receipt this attempt, since a retry comes under the next one; of another one all that comes by its id.
+    /// Whether a call that the journal does not know may have run all the same (F3).
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn may_have_run(&self, call_id: &CallId) -> Result<bool, StoreError> {
+        Ok(may_have_run(call_id, self.store.read(&Key::journal_since())?, clock::now()))
+    }
+
+    /// How far an operation is. One that is not known here is sealed, durably before this says that it never ran (F3), or
+    /// that it is lost: of one with a receipt this attempt, since a retry comes under the next one; of another one all that
+    /// comes by its id.
     ///
     /// # Errors
     /// The store's; the operation is then sealed until the node stops, and nothing may be said of it.
     pub async fn ask(&self, call_id: &CallId, receipt: Option<&ReceiptClaim>) -> Result<Standing, StoreError> {
         // What was delivered a moment ago may still wait for its commit.
         self.store.flush().await?;
-        let changes = {
+        let (known, changes) = {
             let mut inner = self.inner();
-            match inner.standing(call_id) {
+            let known = match inner.standing(call_id) {
+                None => false,
                 // That holds in memory only.
-                None | Some(Standing::NeverRun) => {}
+                Some(Standing::NeverRun) => true,
                 Some(standing) => return Ok(standing),
-            }
+            };
             if let Some(row) = self.row(call_id)? {
                 return Ok(match row.state {
                     _ if row.delivered || inner.leaving.contains(call_id) => Standing::Delivered,
@@ -166,7 +190,7 @@ impl Operations {
                     RowState::Finished(_) => Standing::Finished,
                 });
             }
-            match receipt {
+            let changes = match receipt {
                 None => inner.bury(call_id, clock::now()),
                 Some(claim) => {
                     // Holds what comes before the seal is on disk.
@@ -175,7 +199,8 @@ impl Operations {
                     let seal = self.seal_of(claim)?;
                     vec![Change::set(Key::receipt(&claim.key.0), &seal)]
                 }
-            }
+            };
+            (known, changes)
         };
         self.store.durable(changes).await?;
         if let Some(claim) = receipt {
@@ -184,7 +209,7 @@ impl Operations {
                 inner.asked.remove(call_id);
             }
         }
-        Ok(Standing::NeverRun)
+        Ok(if !known && self.may_have_run(call_id)? { Standing::Lost } else { Standing::NeverRun })
     }
 
     /// A seal never goes back to an earlier attempt.
@@ -218,6 +243,23 @@ impl Inner {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn f3_what_an_older_journal_does_not_know_may_have_run() {
+        let made = |at: u64| CallId(format!("{:08x}-{:04x}-7000-8000-000000000000", at >> 16, at & 0xffff));
+        let (hour, since) = (3_600_000, 1_790_000_000_000);
+        assert_eq!(made(since).made(), Some(Millis(since)));
+        for (made_at, since, now, expected, what) in [
+            (since, None, since, false, "the journal is whole"),
+            (since - 1, Some(since), since + 48 * hour, true, "made before it was put back"),
+            (since + hour, Some(since), since + 2 * hour, true, "clocks differ: for a day nothing is said"),
+            (since + 30 * hour, Some(since), since + 30 * hour, false, "made long after it was put back"),
+            (since, Some(since + hour), since, true, "the clock was set back"),
+        ] {
+            assert_eq!(may_have_run(&made(made_at), since.map(Millis), Millis(now)), expected, "{what}");
+        }
+        assert!(may_have_run(&CallId::from("no time"), Some(Millis(since)), Millis(since + 48 * hour)));
+    }
 
     #[test]
     fn f4_a_tombstone_holds_for_an_hour_and_the_oldest_make_room() {
