@@ -274,4 +274,8 @@ impl Disks for Drive {
         }
         self.0.copy(from, to)
     }
+
+    fn mark(&self, name: &str) -> Option<[u8; 16]> {
+        self.0.mark(name)
+    }
 }

@@ -87,6 +87,8 @@ impl fmt::Debug for Shared {
 #[derive(Debug)]
 struct State {
     rng: Rng,
+    /// Draws the marks of files.
+    marks: Rng,
     /// Counts crashes: what was opened before one is worth nothing after it.
     era: u64,
     handles: u64,
@@ -101,8 +103,17 @@ struct State {
 #[derive(Debug, Default)]
 struct File {
     content: Content,
+    /// Which file it is: a copy has another one.
+    mark: [u8; 16],
     /// Who has it open.
     handle: Option<u64>,
+}
+
+/// The mark of a new file.
+fn draw(marks: &mut Rng) -> [u8; 16] {
+    let mut mark = [0; 16];
+    marks.fill(&mut mark);
+    mark
 }
 
 impl Disk {
@@ -111,6 +122,7 @@ impl Disk {
     pub fn new(name: &str, seed: Seed, trace: Trace) -> Self {
         let state = State {
             rng: seed.rng(),
+            marks: seed.fork("marks").rng(),
             era: 0,
             handles: 0,
             wear: Wear::default(),
@@ -130,7 +142,9 @@ impl Disk {
         let mut state = self.lock();
         state.handles += 1;
         let (handle, era) = (state.handles, state.era);
-        let file = state.files.entry(name.to_owned()).or_default();
+        let State { files, marks, .. } = &mut *state;
+        let made = || File { mark: draw(marks), ..File::default() };
+        let file = files.entry(name.to_owned()).or_insert_with(made);
         if file.handle.is_some() {
             return Err(io::Error::new(io::ErrorKind::ResourceBusy, format!("{name} is open already")));
         }
@@ -159,8 +173,15 @@ impl Disk {
         let mut state = self.lock();
         let bytes = state.files.get(from).ok_or(io::ErrorKind::NotFound)?.content.seen().to_vec();
         state.room_for(bytes.len() as u64)?;
-        state.files.insert(to.to_owned(), File { content: Content::durable(bytes), handle: None });
+        let mark = draw(&mut state.marks);
+        state.files.insert(to.to_owned(), File { content: Content::durable(bytes), mark, handle: None });
         Ok(())
+    }
+
+    /// Which file `name` is: what stays with it whatever is written, and no copy of it has.
+    #[must_use]
+    pub fn mark(&self, name: &str) -> Option<[u8; 16]> {
+        self.lock().files.get(name).map(|file| file.mark)
     }
 
     /// Gives a file another name, at once and for good; what has that name is replaced.
@@ -248,10 +269,12 @@ impl Disk {
     pub fn put_back(&self, image: &Image) {
         let mut state = self.lock();
         state.era += 1;
-        let files = image.0.iter();
-        state.files = files
-            .map(|(name, bytes)| (name.clone(), File { content: Content::durable(bytes.clone()), handle: None }))
-            .collect();
+        let State { files, marks, .. } = &mut *state;
+        files.clear();
+        for (name, bytes) in &image.0 {
+            let content = Content::durable(bytes.clone());
+            files.insert(name.clone(), File { content, mark: draw(marks), handle: None });
+        }
     }
 
     /// Removes all that is on it.
