@@ -11,5 +11,6 @@ mod partition;
 mod paused;
 mod planned;
 mod quorum;
+mod restored;
 mod storage;
 mod wiped;

@@ -169,52 +169,6 @@ async fn f15_a_voter_with_an_older_election_store_comes_back_as_a_new_member() {
     assert_eq!(scene.ledger.count("later"), 1);
 }
 
-/// F15: a whole home of an earlier day. Its identity has run since, so it is named at both owners and not counted; the
-/// others go on, and after `reset-identity` it joins as another device.
-#[tokio::test]
-async fn f15_a_voter_whose_whole_home_is_an_older_one_is_named_and_not_counted() {
-    let mut scene = begun().await;
-    let (restored, broker) = (scene.door, scene.broker);
-    let state = scene.cluster[restored].world.state();
-    let backup = scene.cluster[restored].world.root().join("backup");
-    scene.cluster[restored].stop().await;
-    copy(&state, &backup);
-    scene.back(restored).await;
-    let watch = Watch::over(&scene.cluster);
-    scene.cluster[restored].stop().await;
-    std::fs::remove_dir_all(&state).unwrap();
-    copy(&backup, &state);
-    let start = Instant::now();
-    scene.cluster[restored].start_again().await;
-    let trouble = within(Duration::from_secs(20), "a word at its owner", async || {
-        let status = scene.cluster[restored].status();
-        status["trouble"].as_str().filter(|said| said.contains("identity")).map(str::to_owned)
-    })
-    .await;
-    println!("{trouble}");
-    let others = scene.cluster.besides(&[restored]);
-    chappie_tests::eventually("a word in a log of the others", async || {
-        others.iter().any(|at| scene.cluster[*at].log().contains("identity")).then_some(())
-    })
-    .await;
-    look_on(&scene, start).await;
-    let quorum = scene.cluster[broker].status()["quorum"].clone();
-    assert_eq!((&quorum["reachable"], &quorum["ok"]), (&json!(2), &json!(true)), "{quorum}");
-    assert!(!watch.looks().iter().any(|look| look.at == restored && look.acts() && look.asked > start));
-    replays(&scene, &others).await;
-    watch.holds();
-    // The mesh of two counted voters and one that is not stands no further loss: that is said, and `forget` mends it.
-    let id = scene.cluster[restored].id().to_owned();
-    scene.cluster[restored].stop().await;
-    scene.cluster[restored].world.run_ok(&["reset-identity", "--yes"]);
-    scene.cluster[broker].world.run_ok(&["forget", "--yes", &id]);
-    scene.cluster[restored].start_again().await;
-    let code = scene.cluster[broker].invite();
-    scene.cluster[restored].join(&code).await;
-    scene.cluster.settled(voters_of(3)).await;
-    scene.cluster.list_each_other(&scene.cluster.all()).await;
-}
-
 /// The broker itself is wiped: the others elect one, and it comes back as a member.
 #[tokio::test]
 async fn a_wiped_broker_is_replaced_and_comes_back_as_a_member() {
