@@ -182,11 +182,7 @@ impl Fleet {
     /// The sessions that `node` announced last, online or not.
     #[must_use]
     pub fn kept(&self, node: &NodeId) -> Vec<SessionId> {
-        // What was announced a moment ago may not be on disk yet.
-        let mut sessions = self.roll.announced().held(node);
-        let kept = self.roll.keep.kept(node);
-        sessions.extend(kept.into_iter().filter(|kept| !self.roll.announced().held(node).contains(kept)));
-        sessions
+        self.roll.kept(node)
     }
 
     fn remote(&self, node: NodeId) -> Arc<dyn SessionNode> {

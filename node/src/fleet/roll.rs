@@ -81,6 +81,15 @@ impl Roll {
         }
     }
 
+    /// The sessions that `node` announced last, online or not.
+    pub(super) fn kept(&self, node: &NodeId) -> Vec<SessionId> {
+        // What was announced a moment ago may not be on disk yet.
+        let mut sessions = self.announced().held(node);
+        let kept = self.keep.kept(node);
+        sessions.extend(kept.into_iter().filter(|kept| !sessions.contains(kept)).collect::<Vec<_>>());
+        sessions
+    }
+
     /// Only these are members any more.
     pub(super) fn retain(&self, is_member: impl Fn(&NodeId) -> bool) {
         let mut announced = self.announced();
@@ -121,5 +130,41 @@ impl Roll {
     #[must_use]
     pub fn holder(&self, session: &SessionId) -> Option<NodeId> {
         self.announced().holder(session).map(|(node, _)| node)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        broker::{self, Settings},
+        fleet::testing::{info, node},
+    };
+
+    /// A disk on which the last announcement is not yet.
+    struct Lagging(Vec<SessionId>);
+
+    impl Keep for Lagging {
+        fn keep(&self, _: NodeId, _: Vec<SessionId>) {}
+
+        fn kept(&self, _: &NodeId) -> Vec<SessionId> {
+            self.0.clone()
+        }
+    }
+
+    #[tokio::test]
+    async fn what_was_announced_a_moment_ago_is_kept_beside_what_is_on_disk_and_each_once() {
+        let home = tempfile::tempdir().unwrap();
+        let broker = broker::testing::alone(home.path(), node(1), Settings::default()).await.unwrap();
+        let disk = ["old".into(), "both".into()].into();
+        let roll = Roll::new(node(1), broker, Arc::new(Lagging(disk)));
+        let sessions = vec![info("both", 1), info("new", 2)];
+        let announcement = Announcement { boot: [1; 16], seq: 1, sessions, late: vec![], ext: Default::default() };
+        let feed = roll.feed();
+        roll.apply(node(2), feed, announcement);
+        let ids = |ids: [&str; 3]| ids.map(SessionId::from).to_vec();
+        assert_eq!(roll.kept(&node(2)), ids(["both", "new", "old"]));
+        roll.gone(&node(2), feed);
+        assert_eq!(roll.kept(&node(2)).len(), 3, "offline too");
     }
 }
