@@ -305,7 +305,12 @@ impl Node {
 
     /// Starts it again in the same world.
     pub async fn start_again(&mut self) {
-        *self = Self::start(Arc::clone(&self.world), self.setup.clone()).await;
+        *self = self.again().await;
+    }
+
+    /// Starts it again, to be put in the place of this one: several can be started at once.
+    pub async fn again(&self) -> Self {
+        Self::start(Arc::clone(&self.world), self.setup.clone()).await
     }
 
     /// The same, when it may not become ready.

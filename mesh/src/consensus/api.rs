@@ -197,10 +197,33 @@ pub struct Standing {
     /// At the leader: how many entries each other member lacks, and how long ago it answered last, in milliseconds; `None`:
     /// never in this office.
     pub followers: BTreeMap<NodeId, Follower>,
+    /// While nobody leads, as far as this member has heard: the other voters whose member answered lately. `None`: somebody
+    /// leads, or they were not asked yet.
+    pub answering: Option<BTreeSet<NodeId>>,
     /// Index of the last entry that was applied here.
     pub applied: u64,
     /// Why this member takes part no more, in words: its store failed.
     pub trouble: Option<String>,
+}
+
+impl Standing {
+    /// How a group stands before its member has said anything.
+    #[must_use]
+    pub const fn before(group: Group, own: MemberId) -> Self {
+        Self {
+            group,
+            own,
+            term: 0,
+            leader: None,
+            office: None,
+            voters: BTreeSet::new(),
+            learners: BTreeSet::new(),
+            followers: BTreeMap::new(),
+            answering: None,
+            applied: 0,
+            trouble: None,
+        }
+    }
 }
 
 /// How another member keeps up.

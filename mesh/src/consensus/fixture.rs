@@ -239,7 +239,14 @@ impl Device {
     }
 
     pub(super) fn settings(&self) -> Settings {
-        Settings { node: node(self.n), store: self.store, group: group(), pace: Pace::LAN, voting: self.voting }
+        Settings {
+            node: node(self.n),
+            store: self.store,
+            group: group(),
+            pace: Pace::LAN,
+            voting: self.voting,
+            stands: true,
+        }
     }
 
     pub(super) async fn start(&mut self, net: &Arc<Net>) {

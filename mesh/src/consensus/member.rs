@@ -22,11 +22,12 @@ use super::{
     machine::Applier,
     network::Line,
     policy::Present,
+    presence::{self, Said},
     serve::Desk,
     shared::Shared,
     tend,
     types::{Command, Raft, Term, Types, keep},
-    wire::{Answer, Body, Question, answered},
+    wire::{Question, answered},
     writer::Writer,
 };
 use crate::{
@@ -50,9 +51,6 @@ const MESSAGE_ENTRIES: u64 = 1024;
 /// How long the engine may take to end.
 const STOP_WAIT: Duration = Duration::from_secs(10);
 
-/// How long a voter may take to say what time it has.
-const CLOCK_WAIT: Duration = Duration::from_secs(1);
-
 /// Which member this is.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
@@ -66,6 +64,8 @@ pub struct Settings {
     pub pace: Pace,
     /// Whether this device may vote.
     pub voting: Voting,
+    /// Whether it stands for election from the start, or only from [`Consensus::stand`] on. It votes either way.
+    pub stands: bool,
 }
 
 /// Why a member did not start.
@@ -97,7 +97,7 @@ impl fmt::Debug for Consensus {
     }
 }
 
-fn config(pace: Pace) -> Result<Config, StartError> {
+fn config(pace: Pace, stands: bool) -> Result<Config, StartError> {
     let config = Config {
         cluster_name: "chappie".into(),
         heartbeat_interval: pace.heartbeat_ms,
@@ -108,6 +108,7 @@ fn config(pace: Pace) -> Result<Config, StartError> {
         max_in_snapshot_log_to_keep: KEPT_BEHIND,
         purge_batch_size: KEPT_BEHIND,
         enable_pre_vote: Some(true),
+        enable_elect: stands,
         // A leader that was restarted is elected anew: what it promised before is over.
         enable_leader_restore: Some(false),
         ..Config::default()
@@ -115,8 +116,21 @@ fn config(pace: Pace) -> Result<Config, StartError> {
     config.validate().map_err(|error| StartError::Engine(error.to_string()))
 }
 
+/// Has the only voter elected at once: it need not wait for its patience to end. A failure ends the engine, which says so
+/// itself.
+async fn elect_alone(shared: &Shared) {
+    let own = shared.own;
+    let alone = move |state: &openraft::RaftState<Types>| {
+        let mut voters = state.membership_state.effective().voter_ids();
+        voters.next() == Some(own) && voters.next().is_none()
+    };
+    if shared.raft.with_raft_state(alone).await.is_ok_and(|alone| alone) {
+        let _ = shared.raft.trigger().elect(false).await;
+    }
+}
+
 impl Consensus {
-    /// Reads `persisted` into `machine`, and starts the member. Its only voter is elected at once. `store` is closed
+    /// Reads `persisted` into `machine`, and starts the member. Its only voter is elected at once, if it stands. `store` is closed
     /// when this fails.
     ///
     /// # Errors
@@ -153,7 +167,7 @@ impl Consensus {
         drop(persisted);
         let (applier, opened) = Applier::open(machine, snapshot, writer.clone()).map_err(|error| unreadable(&error))?;
         let line = Line { group: settings.group, store: settings.store, pace: settings.pace, carrier };
-        let config = Arc::new(config(settings.pace)?);
+        let config = Arc::new(config(settings.pace, settings.stands)?);
         let raft = Raft::new(own, config, line.clone(), log.clone(), applier)
             .await
             .map_err(|error| StartError::Engine(error.to_string()))?;
@@ -161,17 +175,24 @@ impl Consensus {
         opened.lock().unwrap_or_else(PoisonError::into_inner).take();
         let who = (settings.group, own, settings.node, settings.pace);
         let shared = Arc::new(Shared::new(who, raft, log, writer));
-        let alone = move |state: &openraft::RaftState<Types>| {
-            let mut voters = state.membership_state.effective().voter_ids();
-            voters.next() == Some(own) && voters.next().is_none()
-        };
-        if shared.raft.with_raft_state(alone).await.is_ok_and(|alone| alone) {
-            // It need not wait for its patience to end. A failure ends the engine, which says so itself.
-            let _ = shared.raft.trigger().elect(false).await;
+        if settings.stands {
+            elect_alone(&shared).await;
         }
         let desk = Arc::new(Desk::new(Arc::clone(&shared), settings.voting));
         let driver = runtime::spawn(driver::drive(Arc::clone(&shared)));
-        Ok(Self { shared, line, desk, tasks: Arc::new(Mutex::new(vec![driver])) })
+        let presence = runtime::spawn(presence::watch(Arc::clone(&shared), line.clone()));
+        Ok(Self { shared, line, desk, tasks: Arc::new(Mutex::new(vec![driver, presence])) })
+    }
+
+    /// From now on this member stands for election, if it did not from its start.
+    pub async fn stand(&self) {
+        self.shared.raft.runtime_config().elect(true);
+        elect_alone(&self.shared).await;
+    }
+
+    /// Asks devices of which group they are; those that answer within `wait`.
+    pub async fn sound(&self, nodes: &[NodeId], wait: Duration) -> Vec<(NodeId, Said)> {
+        presence::sound(&self.line, nodes, wait).await
     }
 
     /// How the group stands.
@@ -273,16 +294,8 @@ impl Consensus {
     /// What time it is at each voter that answers within a second, this one first; in milliseconds since the Unix epoch
     /// (failure rule F14).
     pub async fn clocks(&self) -> Vec<u64> {
-        let members = self.shared.metrics().membership_config;
-        let voters = members.voter_ids().filter(|id| *id != self.shared.own);
-        let asked = voters.filter_map(|id| members.get_node(&id).map(|place| (id, place.node)));
-        let asked = asked.map(|(id, node)| self.line.ask(node, Some(id), Body::Greet, CLOCK_WAIT));
-        let answers = futures_util::future::join_all(asked).await;
-        let clocks = answers.into_iter().filter_map(|answer| match answer {
-            Ok(Answer::Here(here)) => Some(here.wall_ms),
-            _ => None,
-        });
-        std::iter::once(runtime::wall_ms()).chain(clocks).collect()
+        let there = presence::ask(&self.shared, &self.line).await;
+        std::iter::once(runtime::wall_ms()).chain(there.into_iter().map(|(_, here)| here.wall_ms)).collect()
     }
 
     /// Ends the member. The store is closed when this returns.

@@ -11,6 +11,7 @@ mod network;
 mod office;
 mod pace;
 mod policy;
+mod presence;
 mod runtime;
 mod seed;
 mod serve;
@@ -25,6 +26,7 @@ pub use api::{
     StoreId, Unreached, Voting, Write,
 };
 pub use member::{Consensus, Settings, StartError};
+pub use presence::Said;
 pub use seed::{Contents, contents, seed};
 pub use wire::{Question, other_group};
 

@@ -52,7 +52,7 @@ impl Desk {
         if question.group != shared.group {
             return Answer::Other(shared.group, shared.office().is_some());
         }
-        if matches!(question.body, Body::Greet) {
+        if matches!(question.body, Body::Greet | Body::Sound) {
             return match question.to {
                 Some(to) if to != shared.own => Answer::NotMe(shared.own),
                 _ => Answer::Here(self.here()),
@@ -87,7 +87,7 @@ impl Desk {
         let shared = &self.shared;
         let ended = |error: &dyn std::fmt::Display| format!("its log has stopped: {error}");
         Ok(match body {
-            Body::Greet => Answer::Here(self.here()),
+            Body::Greet | Body::Sound => Answer::Here(self.here()),
             Body::Append(request) => {
                 let answer = shared.raft.append_entries(request).await.map_err(|error| ended(&error))?;
                 if !matches!(answer, openraft::raft::AppendEntriesResponse::HigherVote(_)) {
@@ -139,7 +139,7 @@ impl Desk {
 /// In whose name something is said.
 fn speaker(body: &Body) -> Option<MemberId> {
     let vote = match body {
-        Body::Greet => return None,
+        Body::Greet | Body::Sound => return None,
         Body::Append(request) => &request.vote,
         Body::Vote(request) | Body::PreVote(request) => &request.vote,
         Body::Snapshot(piece) => &piece.vote,

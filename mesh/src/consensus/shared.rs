@@ -44,6 +44,7 @@ struct Ledger {
     yields: Option<u64>,
     heard: Option<Heard>,
     awake: Awake,
+    present: Option<BTreeSet<NodeId>>,
 }
 
 /// One running member, as all its parts see it.
@@ -69,18 +70,6 @@ impl Shared {
         writer: Writer,
     ) -> Self {
         let ledger = Ledger { awake: Awake::new(clock::slept()), ..Ledger::default() };
-        let standing = Standing {
-            group,
-            own,
-            term: 0,
-            leader: None,
-            office: None,
-            voters: BTreeSet::new(),
-            learners: BTreeSet::new(),
-            followers: BTreeMap::new(),
-            applied: 0,
-            trouble: None,
-        };
         let shared = Self {
             group,
             own,
@@ -89,7 +78,7 @@ impl Shared {
             raft,
             log,
             writer,
-            standing: watch::Sender::new(Arc::new(standing)),
+            standing: watch::Sender::new(Arc::new(Standing::before(group, own))),
             ledger: Mutex::new(ledger),
             kick: Notify::new(),
             began: Instant::now(),
@@ -115,6 +104,17 @@ impl Shared {
         if before.is_none_or(|before| before.member != member || before.at.elapsed() > silence) {
             self.kick.notify_one();
         }
+    }
+
+    /// Notes which other voters answered while nobody leads.
+    pub(super) fn present(&self, voters: BTreeSet<NodeId>) {
+        self.ledger(|ledger| ledger.present = Some(voters));
+        self.kick.notify_one();
+    }
+
+    /// Somebody leads: who answered before counts no more.
+    pub(super) fn led(&self) {
+        self.ledger(|ledger| ledger.present = None);
     }
 
     /// From now on this member does not act in `term`, because it hands the office over.
@@ -206,15 +206,17 @@ impl Shared {
                 followers.insert(*node, Follower { lag, answered_ms });
             }
         }
+        let leader = self.leader(metrics, view.leads.is_some());
         Standing {
             group: self.group,
             own: self.own,
             term: metrics.current_term,
-            leader: self.leader(metrics, view.leads.is_some()),
+            leader,
             office: view.office(self.pace.lease()),
             voters: voting,
             learners: learning,
             followers,
+            answering: self.ledger(|ledger| ledger.present.clone()).filter(|_| leader.is_none()),
             applied: metrics.last_applied.map_or(0, |id| id.index),
             trouble: None,
         }

@@ -91,6 +91,28 @@ fn three_members_elect_another_when_the_leader_is_gone_and_lose_nothing() {
 }
 
 #[test]
+fn who_hears_no_leader_knows_which_voters_answer() {
+    lab(3, async {
+        let mut mesh = Mesh::settled(3).await;
+        assert_eq!(mesh.device(3).standing().answering, None, "somebody leads");
+        mesh.kill(1).await;
+        mesh.kill(2).await;
+        let began = Instant::now();
+        mesh.device(3).until("asks", |now| now.answering.as_ref().is_some_and(|there| there.is_empty())).await;
+        let took = began.elapsed();
+        assert!(took <= Pace::LAN.silence() + presence::WAIT + SOON, "{took:?}");
+        // A device that is back without its store is another member, and does not count.
+        mesh.devices[1].wipe();
+        mesh.start(2).await;
+        pass(presence::WAIT * 3).await;
+        assert_eq!(mesh.device(3).standing().answering, Some([].into()));
+        mesh.start(1).await;
+        mesh.device(3).until("leads or follows", |now| now.leader.is_some() && now.answering.is_none()).await;
+        mesh.stop().await;
+    });
+}
+
+#[test]
 fn f11_the_lease_lapses_before_another_is_elected() {
     for seed in 0..8 {
         lab(seed, async {

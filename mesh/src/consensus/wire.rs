@@ -78,6 +78,8 @@ pub(super) enum Body {
     Snapshot(Piece),
     /// Another member is to lead.
     Transfer(TransferLeaderRequest<Types>),
+    /// Who are you, and of which group? Of a member that does not claim to lead.
+    Sound,
 }
 
 /// A piece of a snapshot (failure rule F26).
@@ -194,6 +196,7 @@ mod tests {
         assert_eq!(body_bytes(Body::PreVote(ask)), [3, 8, 1, 5, 0, 1, 7, 9, 0]);
         let transfer = TransferLeaderRequest::new(vote, MemberId(6), Some(id(7, 9)));
         assert_eq!(body_bytes(Body::Transfer(transfer)), [5, 7, 1, 5, 1, 6, 1, 7, 9]);
+        assert_eq!(body_bytes(Body::Sound), [6]);
     }
 
     #[test]

@@ -185,7 +185,14 @@ impl Member {
             own: Arc::clone(&state),
             restores: Arc::clone(&restores),
         };
-        let settings = Settings { node, store: head.store, group: start.group, pace: Pace::LAN, voting: Voting::Auto };
+        let settings = Settings {
+            node,
+            store: head.store,
+            group: start.group,
+            pace: Pace::LAN,
+            voting: Voting::Auto,
+            stands: true,
+        };
         let slot = Slot::default();
         let consensus = Consensus::start(
             settings,

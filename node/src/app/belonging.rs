@@ -189,7 +189,9 @@ impl Node {
             **node == self.own()
                 || match standing.followers.get(*node) {
                     Some(follower) => follower.answered_ms.is_some_and(|ms| ms <= ANSWERED_MAX_MS),
-                    None => self.connected(node),
+                    None => {
+                        standing.answering.as_ref().map_or_else(|| self.connected(node), |there| there.contains(*node))
+                    }
                 }
         };
         let voters = u32::try_from(known.len()).unwrap_or(u32::MAX);

@@ -59,7 +59,12 @@ struct Ground {
     sessions: Arc<Sessions>,
 }
 
-async fn ground(config: &Config, outside: &Outside, stopping: &CancellationToken) -> Result<Ground, StartError> {
+async fn ground(
+    config: &Config,
+    outside: &Outside,
+    with_mesh: bool,
+    stopping: &CancellationToken,
+) -> Result<Ground, StartError> {
     let (home, own) = (&config.home, outside.identity.node_id());
     let store = NodeStore::open_on(&outside.medium)?;
     let remembered = Remembered::read(&store, &own).await?;
@@ -72,6 +77,7 @@ async fn ground(config: &Config, outside: &Outside, stopping: &CancellationToken
         name: config.name.clone(),
         run,
         voting: config.voter,
+        sounds: with_mesh,
         member_of: remembered.member_of(),
         carrier: Arc::new(RaftCarrier(Arc::clone(&mesh))),
         pace: Pace::LAN,
@@ -95,14 +101,15 @@ async fn ground(config: &Config, outside: &Outside, stopping: &CancellationToken
     Ok(Ground { store, broker, blobs, membership, seat, run, mesh, line, roll, office, sessions })
 }
 
-/// The parts of a node, its sessions open.
+/// The parts of a node, its sessions open. `with_mesh`: the mesh is started with it.
 pub(super) async fn node(
     config: Config,
     outside: Outside,
+    with_mesh: bool,
     stopping: CancellationToken,
 ) -> Result<Arc<Node>, StartError> {
     let Ground { store, broker, blobs, membership, seat, run, mesh, line, roll, office, sessions } =
-        ground(&config, &outside, &stopping).await?;
+        ground(&config, &outside, with_mesh, &stopping).await?;
     let local = LocalNode::new(Arc::clone(&sessions), blobs.clone(), config.name.clone());
     let connected = watch::Sender::default();
     let fleet = Fleet::new(Arc::clone(&roll), local.clone(), line.clone(), seat.clone(), connected.subscribe());

@@ -227,7 +227,7 @@ impl App {
 
     async fn assemble(config: Config, outside: Outside, with_mesh: bool) -> Result<Self, StartError> {
         let stopping = CancellationToken::new();
-        let node = build::node(config, outside, stopping.clone()).await?;
+        let node = build::node(config, outside, with_mesh, stopping.clone()).await?;
         let app = Self { node, stopping, http: None, control: None, tasks: TaskTracker::new() };
         if with_mesh && let Err(error) = app.start_mesh().await {
             app.stop().await;

@@ -5,6 +5,8 @@
 
 mod moving;
 mod opening;
+mod room;
+mod sounding;
 
 use std::{
     collections::BTreeSet,
@@ -26,7 +28,8 @@ use tokio::{
 
 use super::{
     errors::{OpenError, ProposeError},
-    limits::{REOPEN_MS, SILENT_MS, SPLIT_HEARD_MS},
+    follow::Start,
+    limits::{REOPEN_MS, SILENT_MS, SOUND_MAX, SPLIT_HEARD_MS},
     machine::Replica,
     prefer::PREFER_EVERY_MS,
     shared::{Clocks, Shared},
@@ -36,7 +39,9 @@ use crate::storage::{
     log::{ConsensusStore, Head, Opened},
     medium::Medium,
 };
-use opening::{Taken, all_of, before, damaged, take, unusable};
+use opening::{Taken, all_of, damaged, take, unusable};
+use room::Room;
+use sounding::sounded;
 
 /// Where a broker stands, and whose it is.
 #[derive(Clone)]
@@ -55,6 +60,9 @@ pub struct Place {
     pub carrier: Arc<dyn Carrier>,
     /// How patient members are.
     pub pace: Pace,
+    /// Whether the other members are asked of which epoch they are before this device stands for election: they can be, once
+    /// they are looked after.
+    pub sounds: bool,
     /// The group of the bigger mesh that this device belongs to, as its own store says: a new store becomes an empty member of
     /// it. `None`: a new store becomes a mesh of one.
     pub member_of: Option<Group>,
@@ -161,7 +169,14 @@ pub(super) struct Council {
     front: Arc<Front>,
     seat: watch::Sender<Seat>,
     tending: bool,
+    /// Whether it stands for election.
+    stands: bool,
+    /// Who is asked before it does.
+    others: Vec<NodeId>,
+    /// They are being asked of which epoch they are.
+    sounding: Option<oneshot::Receiver<Start>>,
     next_look: Instant,
+    room: Room,
     /// The voters' clocks are being asked.
     clocks: Option<Clocked>,
 }
@@ -171,6 +186,8 @@ pub(super) struct Opening {
     pub(super) shared: Arc<Shared>,
     pub(super) front: Arc<Front>,
     pub(super) seat: watch::Receiver<Seat>,
+    /// Whether it stands for election already.
+    pub(super) stands: bool,
     pub(super) council: Council,
 }
 
@@ -185,10 +202,14 @@ pub(super) async fn open(
     let taken = blocking(move || take(&asked, now)).await;
     let Taken { store, head, persisted, state } =
         taken.map_err(|cause| unusable(&place, &io::Error::other(cause))).and_then(|taken| taken)?;
-    let shared = Arc::new(Shared::new(place.node, before(&place, &head), state.at, clocks));
+    let standing = Standing::before(head.group, MemberId::of(&place.node, &head.store));
+    let shared = Arc::new(Shared::new(place.node, standing, state.at, clocks));
     let front = Arc::new(Front::default());
     // As far as is known before its member has started.
     let alone = state.membership.is_some();
+    let members = state.membership.iter().flat_map(|membership| membership.members.keys().copied());
+    let others: Vec<NodeId> = members.filter(|member| *member != place.node).take(SOUND_MAX).collect();
+    let stands = !place.sounds || others.is_empty();
     let (seat, receiver) = watch::channel(Seat { acting: None, alone });
     let mut council = Council {
         place,
@@ -201,13 +222,17 @@ pub(super) async fn open(
         front: Arc::clone(&front),
         seat,
         tending: false,
+        stands,
+        others,
+        sounding: None,
         next_look: Instant::now() + Duration::from_millis(PREFER_EVERY_MS),
+        room: Room::new(),
         clocks: None,
     };
     if let Err(cause) = council.start(persisted).await {
         return Err(damaged(&council.place, cause));
     }
-    Ok(Opening { shared, front, seat: receiver, council })
+    Ok(Opening { shared, front, seat: receiver, stands, council })
 }
 
 impl Council {
@@ -216,7 +241,8 @@ impl Council {
         let generation = self.shared.begin();
         let machine = Box::new(Replica::new(Arc::clone(&self.shared), generation));
         let Place { node, voting, pace, .. } = self.place;
-        let settings = MemberSettings { node, store: self.head.store, group: self.head.group, pace, voting };
+        let Head { group, store, .. } = self.head;
+        let settings = MemberSettings { node, store, group, pace, voting, stands: self.stands };
         let carrier = Arc::clone(&self.place.carrier);
         let consensus = Consensus::start(settings, persisted, Box::new(self.store.clone()), machine, carrier)
             .await
@@ -269,8 +295,13 @@ impl Council {
                     self.clocks = None;
                     self.shared.set_clock(&clocks);
                 }
+                start = sounded(&mut self.sounding) => {
+                    self.sounding = None;
+                    self.begin_with(start).await;
+                }
                 () = due(down) => self.restart().await,
                 () = sleep_until(self.next_look) => self.prefer(),
+                () = sleep_until(self.room.next) => self.look_for_room().await,
             }
         }
     }
@@ -299,6 +330,7 @@ impl Council {
                     running.consensus.tend(self.shared.tended.subscribe());
                 }
                 self.tending = true;
+                self.sound();
             }
             Control::Close(done) => drop(done),
         }

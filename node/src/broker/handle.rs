@@ -106,7 +106,8 @@ pub enum Reserved {
 
 impl Broker {
     /// Opens `consensus.redb` and starts this device's part in its group: a new store becomes a mesh of one, or an empty
-    /// member of [`Place::member_of`]. A device that is the only voter has the office when this returns, unless its disk fails.
+    /// member of [`Place::member_of`]. A device that is the only voter has the office when this returns, unless its disk fails or
+    /// it asks others first.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -122,12 +123,14 @@ impl Broker {
     pub(super) async fn start(place: Place, settings: Settings, clocks: Clocks) -> Result<Self, OpenError> {
         let node = place.node;
         let (controls, orders) = mpsc::channel(CONTROLS_MAX);
-        let Opening { shared, front, seat, council } = council::open(place, orders, clocks).await?;
+        let Opening { shared, front, seat, stands, council } = council::open(place, orders, clocks).await?;
         let (jobs, queue) = mpsc::channel(QUEUE_MAX);
         spawn(council.run());
         spawn(Writer::new(Arc::clone(&shared), queue, seat.clone()).run());
         let broker = Self { node, shared, jobs, controls, front, seat, settings };
-        broker.settled().await;
+        if stands {
+            broker.settled().await;
+        }
         Ok(broker)
     }
 

@@ -108,6 +108,15 @@ pub const BATCH_MAX: usize = 256;
 pub const CONTROLS_MAX: usize = 64;
 /// Back-off between attempts to reopen a store that failed (F25): first and longest.
 pub const REOPEN_MS: (u64, u64) = (100, 5_000);
+/// Free space below which a broker hands its office over, when another voter can take it (F25): four times what its log keeps in
+/// reserve, so that it leaves before it lives on that. Below 64 MiB sessions refuse new work, and a broker has no need to yet.
+pub const ROOM_MIN_BYTES: u64 = 16 << 20;
+/// How often a broker looks at its free space, in milliseconds: a disk fills at some hundred MiB a second at most, and the
+/// reserve is for what comes in between.
+pub const ROOM_EVERY_MS: u64 = 1_000;
+/// After it handed over for lack of room: first and longest pause before it does so again, in milliseconds. Where no device has
+/// room they must not pass the office round and round.
+pub const ROOM_AGAIN_MS: (u64, u64) = (10_000, 600_000);
 /// How long a command waits for the office of a device that is the only voter: its election needs two syncs, and a
 /// disk that takes longer than this for them is stuck.
 pub const OFFICE_WAIT_MS: u64 = 5_000;
@@ -118,6 +127,14 @@ pub const LEAVE_WAIT_MS: u64 = 2_000;
 /// How long nobody must have acted in this device's epoch before it follows a later one (F16): several elections, and a
 /// broker that hands over is no reason to leave it.
 pub const SILENT_MS: u64 = 2_000;
+/// How long a device that starts asks the others of which epoch they are, before it stands for election: a dial and an answer
+/// over a slow line. As much longer may a mesh that starts as a whole be without a broker, when a device is missing.
+pub const SOUND_MS: u64 = 1_500;
+/// How long one round of questions may take at least, and the pauses between two: at first, when the network is just coming
+/// up, and as long as it waits for a later epoch's broker.
+pub const SOUND_ROUND_MS: (u64, u64, u64) = (200, 50, 1_000);
+/// Devices that are asked: each may take a dial, and in a larger mesh one of so many is in step with the others.
+pub const SOUND_MAX: usize = 64;
 /// How long a device of another epoch is remembered after it was heard (F16). Its broker asks every few seconds.
 pub const SPLIT_HEARD_MS: u64 = 60_000;
 /// How long a device of a later epoch waits for this one to follow it: a copy of the store and a start.

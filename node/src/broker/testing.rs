@@ -26,6 +26,7 @@ pub(crate) const PACE: Pace = Pace { heartbeat_ms: 60, patience_min_ms: 200, pat
 /// Where a device that stands alone is.
 pub(crate) fn place(medium: Medium, node: NodeId) -> Place {
     Place {
+        sounds: false,
         medium,
         node,
         name: "first".into(),

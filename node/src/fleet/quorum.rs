@@ -7,13 +7,17 @@ use chappie_mesh::{NodeId, Roster, consensus::Standing};
 /// How long ago the leader may have heard of a voter that counts as there, milliseconds: some heartbeats of the slowest pace.
 const HEARD_MS: u64 = 2_000;
 
-/// The voters of `standing` that `own` cannot reach. `connected`: whom it has a connection to.
+/// The voters of `standing` that `own` cannot reach. `connected`: whom it has a connection to, which tells for as long as
+/// nobody was asked: a connection to a device that died looks well for seconds.
 #[must_use]
 pub fn missing(standing: &Standing, own: &NodeId, connected: &BTreeSet<NodeId>) -> BTreeSet<NodeId> {
     let leads = standing.leader == Some(*own);
     let there = |voter: &NodeId| {
         if voter == own {
             return standing.trouble.is_none();
+        }
+        if let Some(answering) = &standing.answering {
+            return answering.contains(voter);
         }
         let heard = standing.followers.get(voter).and_then(|follower| follower.answered_ms);
         connected.contains(voter) && (!leads || heard.is_none_or(|ms| ms <= HEARD_MS))
@@ -101,6 +105,18 @@ mod tests {
             told(&[1, 2, 3], &[2]).contains("agreeing on a new broker") && told(&[1, 2, 3], &[2]).contains("three")
         );
         assert!(told(&[], &[]).contains("has not heard"));
+    }
+
+    #[test]
+    fn without_a_leader_a_voter_is_there_when_its_member_answers_and_not_when_its_connection_looks_well() {
+        let mut standing = standing(1, None, None);
+        let all: BTreeSet<NodeId> = [node(2), node(3)].into();
+        for (answering, away) in [(&[][..], &[2, 3][..]), (&[2], &[3]), (&[2, 3], &[])] {
+            standing.answering = Some(answering.iter().copied().map(node).collect());
+            let away: BTreeSet<NodeId> = away.iter().copied().map(node).collect();
+            assert_eq!(missing(&standing, &node(1), &all), away, "{answering:?}");
+            assert_eq!(missing(&standing, &node(1), &BTreeSet::new()), away, "{answering:?}, and no connection");
+        }
     }
 
     #[test]

@@ -62,17 +62,14 @@ pub(crate) fn roster() -> Roster {
 /// How the group of devices 1, 2 and 3, all of them voters, stands as device `own` sees it: who leads, and the term of its
 /// own office when it has one.
 pub(crate) fn standing(own: u8, leader: Option<u8>, office: Option<u64>) -> Standing {
+    let group = Group { mesh: [7; 16].into(), epoch: Epoch { count: 1, id: [1; 16] } };
     Standing {
-        group: Group { mesh: [7; 16].into(), epoch: Epoch { count: 1, id: [1; 16] } },
-        own: MemberId::of(&node(own), &[own; 16]),
         term: office.unwrap_or(1),
         leader: leader.map(node),
         office: office.map(|term| Office { term }),
         voters: [1, 2, 3].map(node).into(),
-        learners: BTreeSet::new(),
-        followers: BTreeMap::new(),
         applied: 1,
-        trouble: None,
+        ..Standing::before(group, MemberId::of(&node(own), &[own; 16]))
     }
 }
 

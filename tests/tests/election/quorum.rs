@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use chappie_tests::{
     Answer, Client, Node,
     answer::excerpt,
-    election::{Cluster, NAMES, Scene, told},
+    election::{Cluster, NAMES, Scene, told, voters_of},
     wait::within,
 };
 use serde_json::{Value, json};
@@ -19,16 +19,16 @@ fn recover(node: &Node, words: &[&str]) -> Value {
     serde_json::from_str(&printed).unwrap_or_else(|error| panic!("{error}: {printed}"))
 }
 
-/// Starts devices that were left behind by a recovery, one after the other: two of three together would be enough to go on
-/// by themselves, which is a split and settled by a person. Each follows by itself.
+/// Starts devices that were left behind by a recovery, all at once: two of three would be enough to go on by themselves. Each
+/// asks first, and follows.
 async fn come_back(cluster: &mut Cluster, begun_anew: usize, left_behind: &[usize]) {
-    for (count, at) in left_behind.iter().enumerate() {
-        cluster[*at].start_again().await;
-        let among: Vec<usize> = std::iter::once(begun_anew).chain(left_behind[..=count].iter().copied()).collect();
-        assert_eq!(cluster.broker_among(&among).await, begun_anew, "device {at} follows");
-        cluster.list_each_other(&among).await;
+    let started = left_behind.iter().map(|at| cluster[*at].again());
+    for (at, node) in left_behind.iter().zip(futures_util::future::join_all(started).await) {
+        cluster[*at] = node;
     }
-    cluster.settled(3).await;
+    assert_eq!(cluster.broker().await, begun_anew, "the others follow");
+    cluster.list_each_other(&cluster.all()).await;
+    cluster.settled(voters_of(cluster.nodes.len())).await;
 }
 
 /// Waits until a device has nothing to say against its place in the mesh.
@@ -73,6 +73,41 @@ async fn survivor(chat: &str) -> (Scene, Value) {
     }
     scene.cluster.leaderless(scene.station).await;
     (scene, old)
+}
+
+/// Two of three die at once: the first call at the device that is left is told who is missing and what to do, although its
+/// connections to them look well for some seconds, and so is the next one.
+async fn names_who_is_missing(part: impl Fn(&Scene) -> usize) {
+    let mut scene = Scene::new().await;
+    let left = part(&scene);
+    let gone = scene.cluster.besides(&[left]);
+    let chat = scene.cluster[left].chat("v1/left");
+    let own = scene.cluster[left].session(NAMES[left]);
+    chat.call("init", json!({"sessionId": own})).await.ok();
+    for at in &gone {
+        scene.cluster[*at].kill();
+    }
+    if left == scene.broker {
+        // For a moment it may act on, and answers.
+        scene.cluster.leaderless(left).await;
+    }
+    for _ in 0..2 {
+        let start = Instant::now();
+        let words = [NAMES[gone[0]], NAMES[gone[1]], "chappie mesh recover"];
+        told(&chat.call("bash", json!({"command": "true"})).await, start, &words);
+    }
+    let quorum = scene.cluster[left].status()["quorum"].clone();
+    assert_eq!(quorum, json!({"voters": 3, "reachable": 1, "ok": false}));
+}
+
+#[tokio::test]
+async fn a_survivor_of_three_names_who_is_missing_and_mesh_recover() {
+    names_who_is_missing(|scene| scene.station).await;
+}
+
+#[tokio::test]
+async fn a_broker_left_alone_of_three_names_who_is_missing_and_mesh_recover() {
+    names_who_is_missing(|scene| scene.broker).await;
 }
 
 #[tokio::test]
@@ -190,7 +225,7 @@ async fn f16_two_sides_that_both_recovered_name_the_split_and_mesh_follow_settle
         })
         .await;
         assert!(told.contains(NAMES[other]) || told.contains(&cluster[other].id()[..7]), "{told}");
-        assert_eq!(cluster[own].status()["broker"]["self"], true, "it still acts");
+        assert_eq!(cluster.broker_among(&[own]).await, own, "it acts all the same");
     }
     let follow = |at: usize, whom: usize| cluster[at].world.run_ok(&["mesh", "follow", NAMES[whom], "--yes", "--json"]);
     let said: Value = serde_json::from_str(&follow(two, one)).unwrap();
@@ -245,10 +280,9 @@ async fn of_two_devices_one_votes_and_goes_on_alone() {
     assert_eq!(replay_status(&replay), "completed", "{}", excerpt(&replay.text()));
 }
 
-/// The second device is what is left of two and takes over by a person's word. The first was the only voter and acts again
-/// as soon as it is back: that is a split, both owners are told, and `mesh follow` settles it (F16).
-#[tokio::test]
-async fn the_second_of_two_devices_recovers_and_the_first_follows_by_a_persons_word() {
+/// The second device is what is left of two and takes over by a person's word; gives the place of the first, which was the
+/// only voter and is off.
+async fn taken_over() -> (Cluster, usize) {
     let mut cluster = Cluster::of(2).await;
     let lost = cluster.broker().await;
     let other = 1 - lost;
@@ -256,7 +290,32 @@ async fn the_second_of_two_devices_recovers_and_the_first_follows_by_a_persons_w
     cluster.without_quorum(other).await;
     recover(&cluster[other], &["--accept-loss"]);
     cluster.broker_among(&[other]).await;
+    (cluster, lost)
+}
+
+/// The first asks the second when it starts, and follows (F16).
+#[tokio::test]
+async fn the_second_of_two_devices_recovers_and_the_first_follows_by_itself() {
+    let (mut cluster, lost) = taken_over().await;
     cluster[lost].start_again().await;
+    cluster.settled(1).await;
+    assert_eq!(cluster.broker().await, 1 - lost);
+    cluster.list_each_other(&[0, 1]).await;
+    for node in &cluster.nodes {
+        no_trouble(node).await;
+    }
+}
+
+/// The first starts while the second is off, so that nobody tells it, and acts: that is a split, both owners are told, and
+/// `mesh follow` settles it (F16).
+#[tokio::test]
+async fn the_second_of_two_devices_recovers_and_the_first_follows_by_a_persons_word() {
+    let (mut cluster, lost) = taken_over().await;
+    let other = 1 - lost;
+    cluster[other].kill();
+    cluster[lost].start_again().await;
+    cluster.broker_among(&[lost]).await;
+    cluster[other].start_again().await;
     for at in [lost, other] {
         within(Duration::from_secs(30), "a word on the split", async || {
             cluster[at].status()["trouble"].as_str().filter(|said| said.contains("mesh follow")).map(|_| ())

@@ -10,7 +10,7 @@ use chappie_tests::{
     Node, World,
     answer::excerpt,
     disk::Disk,
-    election::{Cluster, NAMES, Scene, Watch, done, voters_of},
+    election::{Cluster, ELECTED, NAMES, Scene, Watch, done, voters_of},
     mesh::{list_each_other, named},
     wait::within,
 };
@@ -60,6 +60,8 @@ async fn f25_a_broker_whose_disk_is_full_steps_down_and_is_back_when_there_is_ro
     chappie_tests::eventually("the command", async || (ledger.count("one") == 1).then_some(())).await;
     let fill = inside.join("fill");
     fill_up(&fill);
+    // Nothing is written, and it notices all the same.
+    within(ELECTED, "another broker", async || (broker_seen(&cluster, &seen).await != id).then_some(())).await;
     cluster[0].world.put(&cluster[0].folder().join("go"), "");
     done(call.answer().await, "one");
     for number in 0..30 {
@@ -68,7 +70,7 @@ async fn f25_a_broker_whose_disk_is_full_steps_down_and_is_back_when_there_is_ro
         chat.call("bash", arguments).await.ok();
         assert_eq!(ledger.count(&mark), 1);
     }
-    println!("the device with the full disk is the broker: {}", broker_seen(&cluster, &seen).await == id);
+    assert_ne!(broker_seen(&cluster, &seen).await, id, "the device with the full disk");
     std::fs::remove_file(&fill).unwrap();
     cluster.settled_among(3, &seen).await;
     let own = chappie_tests::mesh::session_at(&cluster[0], NAMES[0]).await;

@@ -76,6 +76,8 @@ impl Council {
         // It is not known whether it was written: the store says so when it is opened again.
         let (store, persisted) = reset.await.and_then(|reset| reset).map_err(ProposeError::Unknown)?;
         (self.store, self.head) = (store, head);
+        // It knows of which group it is now.
+        (self.stands, self.sounding) = (true, None);
         self.front.heard_of(None);
         self.seat.send_replace(Seat { acting: None, alone: state.is_some() });
         self.shared.start_over(state.unwrap_or_default());

@@ -1,11 +1,8 @@
 //! Opens this device's store and makes it what the device begins with; what that is, is decided in [`super::super::begin`].
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    io,
-};
+use std::io;
 
-use chappie_mesh::consensus::{Group, MemberId, Persisted, Standing, Write, contents, seed};
+use chappie_mesh::consensus::{Group, MemberId, Persisted, Write, contents, seed};
 
 use super::{
     super::{
@@ -101,20 +98,4 @@ pub(super) fn damaged(place: &Place, cause: String) -> OpenError {
 
 pub(super) fn unusable(place: &Place, error: &io::Error) -> OpenError {
     OpenError::Io { path: place.medium.path("consensus.redb"), cause: error.to_string() }
-}
-
-/// How a group stands before its member has started.
-pub(super) fn before(place: &Place, head: &Head) -> Standing {
-    Standing {
-        group: head.group,
-        own: MemberId::of(&place.node, &head.store),
-        term: 0,
-        leader: None,
-        office: None,
-        voters: BTreeSet::new(),
-        learners: BTreeSet::new(),
-        followers: BTreeMap::new(),
-        applied: 0,
-        trouble: None,
-    }
 }

@@ -107,7 +107,9 @@ impl Device {
         let drawn = AtomicU64::new(STARTS.fetch_add(1, Ordering::SeqCst) << 32);
         let machine = Arc::new(Machine { clock: clock.clone(), drawn, tasks: Mutex::default() });
         let carrier = Arc::new(Wire { own: node(who), wires: Arc::clone(wires) });
-        let place = Place { name: format!("n{who}"), member_of, carrier, run, ..place(disk.medium(), node(who)) };
+        let sounds = true;
+        let place =
+            Place { name: format!("n{who}"), member_of, carrier, run, sounds, ..place(disk.medium(), node(who)) };
         let rig = inhabit(machine.clone(), Rig::at(place, disk, clock, quick())).await.unwrap();
         rig.broker.tend().await;
         wires.up.lock().unwrap().insert(node(who), (rig.broker.clone(), machine.clone()));
@@ -381,6 +383,46 @@ async fn f16_f17_a_broker_that_lost_its_quorum_recovers_with_all_it_has_and_the_
 #[tokio::test]
 async fn f16_f17_a_device_that_followed_recovers_and_the_old_broker_follows_it() {
     recovers_alone(1).await;
+}
+
+/// All but the one that recovered start together, and would be enough to go on in the old epoch.
+async fn follows_after_a_start(count: u8, recovers: usize) {
+    let all = devices(count).await;
+    let one = &all[recovers];
+    let rest: Vec<&Device> = all.iter().filter(|device| device.who != one.who).collect();
+    rest.iter().for_each(|device| device.kill());
+    settle(&all[recovers..=recovers], || !one.acts()).await;
+    one.broker().recover().await.unwrap();
+    settle(&all[recovers..=recovers], || one.acts()).await;
+    let group = one.broker().group();
+    let back = futures_util::future::join_all(rest.iter().map(|device| device.again(None))).await;
+    let follows = |device: &Device| {
+        assert!(!device.acts() && one.broker().split().is_none(), "the old epoch is over");
+        device.broker().group() == group && same_state(one, device)
+    };
+    settle(&back, || back.iter().all(follows)).await;
+    assert!(one.acts());
+}
+
+#[tokio::test]
+async fn f16_two_old_voters_that_start_together_follow_the_one_that_recovered() {
+    follows_after_a_start(3, 2).await;
+}
+
+#[tokio::test]
+async fn f16_an_old_only_voter_that_starts_follows_the_one_that_recovered() {
+    follows_after_a_start(2, 1).await;
+}
+
+/// With nobody to ask, it acts as before, a moment later.
+#[tokio::test]
+async fn an_only_voter_whose_other_device_is_off_acts_soon_after_its_start() {
+    let all = devices(2).await;
+    all.iter().for_each(Device::kill);
+    let began = tokio::time::Instant::now();
+    let back = all[0].again(None).await;
+    settle(std::slice::from_ref(&back), || back.acts()).await;
+    assert!(began.elapsed() >= Duration::from_millis(1_000), "it asks first: {:?}", began.elapsed());
 }
 
 #[tokio::test]
