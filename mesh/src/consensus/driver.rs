@@ -61,7 +61,7 @@ pub(super) async fn drive(shared: Arc<Shared>) {
             sleep(pause).await;
             data.changed().await
         };
-        let wake = wake(&shared, &view);
+        let wake = wake(&shared, &metrics, &view);
         tokio::select! {
             biased;
             changed = server.changed() => if changed.is_err() { break },
@@ -121,12 +121,12 @@ async fn shrink(raft: &Raft, metrics: &Metrics) {
 }
 
 /// When time alone changes how the group stands.
-fn wake(shared: &Shared, view: &View) -> Option<Instant> {
+fn wake(shared: &Shared, metrics: &Metrics, view: &View) -> Option<Instant> {
     let now = Instant::now();
     let lapse = view.lapses_in(shared.pace.lease()).map(|left| now + left);
     let silent = match view.leads {
         Some(_) => None,
-        None => shared.heard_at().map(|at| at + shared.pace.silence()),
+        None => shared.heard_at().map(|at| at + shared.silence(metrics)),
     };
     // Not in the past: what has lapsed is said already.
     let silent = silent.filter(|at| *at >= now).map(|at| at + Duration::from_millis(1));

@@ -142,6 +142,8 @@ pub(super) struct Net {
     cut: Mutex<BTreeSet<(NodeId, NodeId)>>,
     /// Bytes that were carried.
     pub(super) carried: AtomicU64,
+    /// What was asked of each device.
+    asked: Mutex<BTreeMap<NodeId, u64>>,
 }
 
 impl Net {
@@ -153,6 +155,11 @@ impl Net {
     pub(super) fn cut(&self, one: u8, other: u8) {
         let (one, other) = (node(one), node(other));
         self.cut.lock().unwrap().insert((one.min(other), one.max(other)));
+    }
+
+    /// How many questions a device was asked so far.
+    pub(super) fn asked(&self, n: u8) -> u64 {
+        self.asked.lock().unwrap().get(&node(n)).copied().unwrap_or_default()
     }
 
     pub(super) fn heal(&self) {
@@ -177,6 +184,7 @@ impl Carrier for Link {
             // A millisecond there and one back.
             pass(Duration::from_millis(1)).await;
             net.carried.fetch_add(question.len() as u64, Ordering::Relaxed);
+            *net.asked.lock().unwrap().entry(to).or_default() += 1;
             let member = net.members.lock().unwrap().get(&to).cloned();
             let Some(member) = member else { return Err(Unreached("nobody is there".into())) };
             if net.is_cut(from, to) {

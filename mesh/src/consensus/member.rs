@@ -20,7 +20,7 @@ use super::{
     driver,
     log::Log,
     machine::Applier,
-    network::Line,
+    network::{Line, Voters},
     policy::Present,
     presence::{self, Said},
     serve::Desk,
@@ -166,11 +166,15 @@ impl Consensus {
         let log = Log::open(&persisted, writer.clone()).map_err(|error| unreadable(&error))?;
         drop(persisted);
         let (applier, opened) = Applier::open(machine, snapshot, writer.clone()).map_err(|error| unreadable(&error))?;
-        let line = Line { group: settings.group, store: settings.store, pace: settings.pace, carrier };
-        let config = Arc::new(config(settings.pace, settings.stands)?);
+        let voters = Voters::default();
+        let Settings { group, store, pace, stands, .. } = settings;
+        let line = Line { group, store, pace, carrier, voters: Arc::clone(&voters) };
+        let config = Arc::new(config(pace, stands)?);
         let raft = Raft::new(own, config, line.clone(), log.clone(), applier)
             .await
             .map_err(|error| StartError::Engine(error.to_string()))?;
+        // Set here alone, so it was not set before.
+        let _ = voters.set(raft.metrics());
         // The engine has what it needs of it; later it is read from the store.
         opened.lock().unwrap_or_else(PoisonError::into_inner).take();
         let who = (settings.group, own, settings.node, settings.pace);

@@ -1,20 +1,33 @@
 //! The engine's questions on their way to other members, and their answers back.
 
-use std::{fmt, future::Future, pin::pin, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    future::Future,
+    pin::pin,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use bytes::Bytes;
+use futures_util::{Stream, future::BoxFuture, stream};
 use openraft::{
+    base::BoxStream,
     errors::{RPCError, ReplicationClosed, StreamingError, Unreachable},
-    network::{Backoff, RPCOption, RaftNetworkFactory, RaftNetworkV2},
+    network::{Backoff, RPCOption, RaftNetworkFactory, RaftNetworkV2, stream_append_sequential},
     raft::{
-        AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, TransferLeaderError, TransferLeaderRequest,
-        TransferLeaderResponse, VoteRequest, VoteResponse,
+        AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendResult, TransferLeaderError,
+        TransferLeaderRequest, TransferLeaderResponse, VoteRequest, VoteResponse,
     },
+    type_config::alias,
 };
+use openraft_rt::WatchReceiver as _;
 use sha2::{Digest as _, Sha256};
+use tokio::time::Instant;
 
 use super::{
     api::{Carrier, Group, MemberId, Pace, StoreId, Unreached},
+    pace,
+    shared::Metrics,
     types::{Place, Snapshot, Types, Vote},
     wire::{Answer, Body, Piece, Question},
 };
@@ -32,6 +45,10 @@ const INSTALL_WAIT: Duration = Duration::from_secs(25);
 /// Answers in a row that do not take a snapshot further, before it is begun anew.
 const STALLED_MAX: u32 = 3;
 
+/// Who votes, as the engine sees it: it needs the way to others before it can be asked. Until then everybody counts as a
+/// voter.
+pub(super) type Voters = Arc<OnceLock<alias::WatchReceiverOf<Types, Metrics>>>;
+
 /// How this member asks others.
 #[derive(Clone)]
 pub(super) struct Line {
@@ -39,6 +56,7 @@ pub(super) struct Line {
     pub(super) store: StoreId,
     pub(super) pace: Pace,
     pub(super) carrier: Arc<dyn Carrier>,
+    pub(super) voters: Voters,
 }
 
 impl fmt::Debug for Line {
@@ -66,13 +84,26 @@ impl Line {
         let answer = answer.map_err(|_| Unreached(format!("no answer in {} ms", within.as_millis())))??;
         wire::decode(&answer).map_err(|error| Unreached(format!("its answer is not understood: {error}")))
     }
+
+    /// Whether `member` votes, or did before a change that is not committed yet; and how many do not.
+    fn votes(&self, member: MemberId) -> (bool, usize) {
+        let Some(metrics) = self.voters.get() else { return (true, 0) };
+        let metrics = metrics.borrow_watched();
+        let committed = metrics.committed_membership_config.voter_ids();
+        let votes = metrics.membership_config.voter_ids().chain(committed).any(|voter| voter == member);
+        (votes, learners(&metrics))
+    }
 }
 
 impl RaftNetworkFactory<Types> for Line {
     type Network = Peer;
 
     async fn new_client(&mut self, member: MemberId, place: &Place) -> Peer {
-        Peer { line: self.clone(), member, node: place.node }
+        Peer { line: self.clone(), member, node: place.node, signs: None }
+    }
+
+    async fn new_heartbeat_client(&mut self, member: MemberId, place: &Place) -> Peer {
+        Peer { line: self.clone(), member, node: place.node, signs: Some(Signs::default()) }
     }
 }
 
@@ -82,10 +113,25 @@ pub(crate) struct Peer {
     line: Line,
     member: MemberId,
     node: NodeId,
+    /// Only on the way of the signs of life.
+    signs: Option<Signs>,
+}
+
+/// The signs of life for one member.
+#[derive(Clone, Copy, Debug, Default)]
+struct Signs {
+    /// When the last one went out.
+    sent: Option<Instant>,
 }
 
 fn unreached(error: &Unreached) -> RPCError<Types> {
     RPCError::Unreachable(Unreachable::new(error))
+}
+
+/// Members that do not vote.
+pub(super) fn learners(metrics: &Metrics) -> usize {
+    let members = metrics.membership_config.membership();
+    members.nodes().count().saturating_sub(members.voter_ids().count())
 }
 
 /// What an answer says that is not the one that was asked for.
@@ -99,6 +145,20 @@ fn other(answer: &Answer) -> RPCError<Types> {
 }
 
 impl Peer {
+    /// Whether what the engine is about to send goes out. A sign of life that does not is answered by nobody, and so counts for
+    /// nothing: neither is the member taken for alive, nor does a lease rest on it. What is committed does not travel with
+    /// signs of life alone: the engine tells it on its other way.
+    fn is_due(&mut self) -> bool {
+        let (votes, learners) = self.line.votes(self.member);
+        let Some(signs) = &mut self.signs else { return true };
+        let ago = signs.sent.map(|sent| sent.elapsed());
+        let due = pace::is_sign_due(votes, ago, self.line.pace.learner_heartbeat(learners));
+        if due {
+            signs.sent = Some(Instant::now());
+        }
+        due
+    }
+
     async fn ask(&self, body: Body, within: Duration) -> Result<Answer, RPCError<Types>> {
         self.line.ask(self.node, Some(self.member), body, within).await.map_err(|error| unreached(&error))
     }
@@ -134,6 +194,8 @@ impl Peer {
     }
 }
 
+type Answers<'s> = BoxStream<'s, Result<StreamAppendResult<Types>, RPCError<Types>>>;
+
 impl RaftNetworkV2<Types> for Peer {
     type SnapshotData = Bytes;
 
@@ -148,6 +210,20 @@ impl RaftNetworkV2<Types> for Peer {
             Answer::Append(answer) => Ok(answer),
             answer => Err(other(&answer)),
         }
+    }
+
+    fn stream_append<'s, S>(
+        &'s mut self,
+        input: S,
+        option: RPCOption,
+    ) -> BoxFuture<'s, Result<Answers<'s>, RPCError<Types>>>
+    where
+        S: Stream<Item = AppendEntriesRequest<Types>> + Send + Unpin + 'static,
+    {
+        if self.is_due() {
+            return stream_append_sequential(self, input, option);
+        }
+        Box::pin(async { Ok(Box::pin(stream::empty()) as Answers<'s>) })
     }
 
     async fn vote(
@@ -202,6 +278,9 @@ impl RaftNetworkV2<Types> for Peer {
 
     fn backoff(&self) -> Option<Backoff> {
         // A member that is back is to be found again by the next sign of life.
-        Some(Backoff::new(std::iter::repeat(self.line.pace.heartbeat())))
+        let (votes, learners) = self.line.votes(self.member);
+        let pace = self.line.pace;
+        let pause = if votes { pace.heartbeat() } else { pace.learner_heartbeat(learners) };
+        Some(Backoff::new(std::iter::repeat(pause)))
     }
 }

@@ -23,6 +23,17 @@ const CLASSES: [Class; 4] = [
     class(u64::MAX, 1000, 3200, 6400),
 ];
 
+/// Signs of life for voters, of which a learner gets one while there are few learners: it still hears three within the
+/// silence of a voter.
+const LEARNER_HEARTBEATS: u32 = 4;
+
+/// What each learner adds to the time between its signs of life: a hundred questions a second to all of them together are
+/// some hundredths of a processor.
+const LEARNER_SHARE: Duration = Duration::from_millis(10);
+
+/// However many there are, a learner that is back is found within this time, and one that is gone missed within three.
+const LEARNER_HEARTBEAT_MAX: Duration = Duration::from_secs(1);
+
 impl Pace {
     /// For devices in one building: another broker within 0.8 s of the last sign of life, as a rule.
     pub const LAN: Self = CLASSES[0].pace;
@@ -48,11 +59,31 @@ impl Pace {
         Duration::from_millis(self.heartbeat_ms)
     }
 
-    /// After that long without a sign of life nobody leads, as far as a member can say. Members that can would have
+    /// After that long without a sign of life nobody leads, as far as a voter can say. Members that can would have
     /// elected another one by then.
     pub(super) const fn silence(self) -> Duration {
         Duration::from_millis(self.patience_max_ms * 2)
     }
+
+    /// Between two signs of life for a member that does not vote, in a group with so many of them. It elects nobody, so
+    /// that it only has to know in good time that nobody leads; news of the log do not wait for it. Together they cost
+    /// the leader a hundred questions a second, up to a hundred learners.
+    pub(super) fn learner_heartbeat(self, learners: usize) -> Duration {
+        let share = LEARNER_SHARE.saturating_mul(u32::try_from(learners).unwrap_or(u32::MAX));
+        let few = self.heartbeat() * LEARNER_HEARTBEATS;
+        few.max(share).min(LEARNER_HEARTBEAT_MAX).max(self.heartbeat())
+    }
+
+    /// As [`Pace::silence`], for a member that does not vote: two of its signs of life may be lost.
+    pub(super) fn learner_silence(self, learners: usize) -> Duration {
+        self.silence().max(self.learner_heartbeat(learners) * 3 + self.heartbeat())
+    }
+}
+
+/// Whether a member is to be given the sign of life that is due for voters, when the last one went to it `ago`. Without one a
+/// voter would stand for election, and the lease counts its answers, so it gets each.
+pub(super) fn is_sign_due(votes: bool, ago: Option<Duration>, learner_heartbeat: Duration) -> bool {
+    votes || ago.is_none_or(|ago| ago >= learner_heartbeat)
 }
 
 #[cfg(test)]
@@ -81,6 +112,35 @@ mod tests {
             assert_eq!(from.of_rtt(ms(rtt)), to, "{from:?} at {rtt} ms");
         }
         assert_eq!(far.of_rtt(Duration::MAX), far);
+    }
+
+    #[test]
+    fn voters_get_every_sign_of_life_and_learners_one_now_and_then() {
+        let ms = Duration::from_millis;
+        for ago in [None, Some(ms(0)), Some(ms(60)), Some(ms(5000))] {
+            assert!(is_sign_due(true, ago, ms(240)), "a voter, {ago:?}");
+        }
+        for (ago, due) in [(None, true), (Some(ms(60)), false), (Some(ms(239)), false), (Some(ms(240)), true)] {
+            assert_eq!(is_sign_due(false, ago, ms(240)), due, "a learner, {ago:?}");
+        }
+    }
+
+    #[test]
+    fn learners_are_told_the_more_rarely_the_more_there_are() {
+        let ms = Duration::from_millis;
+        for (learners, every) in [(0, 240), (1, 240), (24, 240), (50, 500), (95, 950), (100, 1000), (5000, 1000)] {
+            assert_eq!(Pace::LAN.learner_heartbeat(learners), ms(every), "{learners} learners");
+        }
+        for class in CLASSES {
+            for learners in [0, 1, 30, 100, usize::MAX] {
+                let every = class.pace.learner_heartbeat(learners);
+                assert!(every >= class.pace.heartbeat());
+                assert!(class.pace.learner_silence(learners) > every * 3);
+                assert!(class.pace.learner_silence(learners) >= class.pace.silence());
+            }
+        }
+        // In a small fleet the loss of the leader shows at a learner as soon as at a voter.
+        assert_eq!(Pace::LAN.learner_silence(20), Pace::LAN.silence());
     }
 
     #[test]

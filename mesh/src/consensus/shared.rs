@@ -21,6 +21,7 @@ use super::{
     api::{Follower, Group, MemberId, Office, Pace, Standing},
     clock,
     log::Log,
+    network::learners,
     office::{Awake, Quorum, View},
     types::{Place, Raft, Types},
     writer::Writer,
@@ -100,7 +101,7 @@ impl Shared {
     pub(super) fn heard(&self, member: MemberId, node: NodeId) {
         let heard = Heard { member, node, at: Instant::now() };
         let before = self.ledger(|ledger| ledger.heard.replace(heard));
-        let silence = self.pace.silence();
+        let silence = self.silence(&self.raft.metrics().borrow_watched());
         if before.is_none_or(|before| before.member != member || before.at.elapsed() > silence) {
             self.kick.notify_one();
         }
@@ -171,6 +172,14 @@ impl Shared {
         self.ledger(|ledger| ledger.taken = Some(term));
     }
 
+    /// After that long without a sign of life nobody leads, as far as this member can say.
+    pub(super) fn silence(&self, metrics: &Metrics) -> Duration {
+        match metrics.membership_config.voter_ids().any(|voter| voter == self.own) {
+            true => self.pace.silence(),
+            false => self.pace.learner_silence(learners(metrics)),
+        }
+    }
+
     /// When a leader was heard last.
     pub(super) fn heard_at(&self) -> Option<Instant> {
         self.ledger(|ledger| ledger.heard).map(|heard| heard.at)
@@ -183,7 +192,7 @@ impl Shared {
         }
         let leader = metrics.current_leader?;
         let heard = self.ledger(|ledger| ledger.heard)?;
-        (heard.member == leader && heard.at.elapsed() <= self.pace.silence()).then_some(heard.node)
+        (heard.member == leader && heard.at.elapsed() <= self.silence(metrics)).then_some(heard.node)
     }
 
     /// How the group stands now.

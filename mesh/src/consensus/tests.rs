@@ -276,3 +276,60 @@ async fn three_members_on_threads_lose_nothing_either() {
     assert!((0..50).all(|n| told.contains(&n.to_string())));
     mesh.stop().await;
 }
+
+#[test]
+fn a_learner_is_seldom_given_a_sign_of_life_and_hears_at_once_what_is_committed() {
+    lab(5, async {
+        let mesh = Mesh::settled(4).await;
+        let office = mesh.device(1).office().await;
+        let learner = mesh.device(1).standing().learners.first().copied().unwrap();
+        let learner = (2..=4).find(|n| node(*n) == learner).unwrap();
+        let voter = (2..=4).find(|n| *n != learner).unwrap();
+        let before = (mesh.net.asked(learner), mesh.net.asked(voter));
+        pass(Duration::from_secs(12)).await;
+        let (to_learner, to_voter) = (mesh.net.asked(learner) - before.0, mesh.net.asked(voter) - before.1);
+        // One each 240 ms, which is a multiple of the engine's own; one each 60 ms.
+        assert!((40..=60).contains(&to_learner), "{to_learner}");
+        assert!(to_voter > 180, "{to_voter}");
+        assert_eq!(mesh.device(learner).standing().leader, Some(node(1)));
+        let answered = mesh.device(1).standing().followers[&node(learner)].answered_ms;
+        assert!(answered.is_some_and(|ago| ago <= 300), "{answered:?}");
+
+        for n in 1..=20 {
+            pass(Duration::from_millis(7)).await;
+            mesh.device(1).propose(office, &n.to_string()).await.unwrap();
+            let began = Instant::now();
+            while mesh.device(learner).told().len() < n {
+                pass(Duration::from_millis(1)).await;
+                assert!(began.elapsed() <= SOON, "{:?}", began.elapsed());
+            }
+        }
+
+        let began = Instant::now();
+        mesh.net.cut(1, learner);
+        mesh.device(learner).until("misses the leader", |now| now.leader.is_none()).await;
+        assert!(began.elapsed() <= Duration::from_millis(801), "{:?}", began.elapsed());
+        mesh.net.heal();
+        let began = Instant::now();
+        mesh.device(learner).until("hears the leader", |now| now.leader == Some(node(1))).await;
+        assert!(began.elapsed() <= Duration::from_millis(600), "{:?}", began.elapsed());
+        mesh.stop().await;
+    });
+}
+
+#[test]
+fn a_learner_hears_of_another_leader_as_soon_as_it_is_elected() {
+    for seed in 0..4 {
+        lab(seed, async {
+            let mut mesh = Mesh::settled(4).await;
+            let learner = mesh.device(1).standing().learners.first().copied().unwrap();
+            let learner = (2..=4).find(|n| node(*n) == learner).unwrap();
+            mesh.kill(1).await;
+            let next = mesh.elected(1).await;
+            let began = Instant::now();
+            mesh.device(learner).until("follows", |now| now.leader == Some(node(next))).await;
+            assert!(began.elapsed() <= SOON, "{:?}", began.elapsed());
+            mesh.stop().await;
+        });
+    }
+}
