@@ -30,6 +30,22 @@ async fn a_device_joins_with_a_code_and_is_connected() {
     assert_eq!(peers[0].addresses[0], laptop.mesh.local_addr());
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_joins_on_this_machine_is_told_where_the_others_on_it_are() {
+    let (mut desk, mut broker) = (Plan::new("desk"), Plan::new("broker"));
+    let roster = roster_of(&[(&broker.identity, "broker"), (&desk.identity, "desk")]);
+    (desk.roster, broker.roster) = (Some(roster.clone()), Some(roster));
+    let broker = broker.start().await;
+    desk.remembered = vec![(broker.node, at(broker.mesh.local_addr()))];
+    let desk = desk.start().await;
+    until("the two are connected", || desk.sees(&broker)).await;
+    let me = fresh_identity();
+    let welcome = join(&me, "me", "test", &desk.invite()).await.unwrap();
+    let told = |node| welcome.addresses.iter().find(|(told, _)| *told == node).map(|(_, at)| at.clone());
+    assert_eq!(told(broker.node), Some(vec![broker.mesh.local_addr()]));
+    assert_eq!(told(desk.node), Some(vec![desk.mesh.local_addr()]));
+}
+
 #[tokio::test]
 async fn a_wrong_secret_a_spent_invite_and_a_wrong_device_are_refused_with_the_reason() {
     let desk = Plan::new("desk").start().await;

@@ -167,7 +167,11 @@ impl Core {
 
     /// Where members can be dialled, this device among them, for `to`.
     pub(crate) fn known_addresses(&self, to: Option<NodeId>) -> Vec<(NodeId, Vec<SocketAddr>)> {
-        let address = to.and_then(|to| self.table.standing(to).address);
+        self.addresses_for(to.and_then(|to| self.table.standing(to).address))
+    }
+
+    /// The same, for whoever is at `address`, which may be no member yet.
+    pub(crate) fn addresses_for(&self, address: Option<SocketAddr>) -> Vec<(NodeId, Vec<SocketAddr>)> {
         let beside = address.is_some_and(|address| address.ip().is_loopback());
         let mut known = self.book().worth_telling(self.now(), beside);
         known.push((self.node, self.own_addresses()));

@@ -114,7 +114,7 @@ pub(super) async fn answer(core: Arc<Core>, link: Arc<Link>, mut stream: Stream)
         let roster = Roster::clone(&core.roster());
         let later = roster.mesh == has.mesh && (roster.epoch, roster.version) > (has.epoch, has.version);
         let reply = if later {
-            let mut addresses = core.known_addresses(None);
+            let mut addresses = core.addresses_for(Some(link.connection.address()));
             addresses.truncate(MEMBERS_TOLD_MAX);
             JoinReply::Welcome { roster, addresses }
         } else {

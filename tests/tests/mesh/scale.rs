@@ -10,7 +10,7 @@ use chappie_tests::{Node, World, mesh::named, node::Setup, process};
 use futures_util::{StreamExt, future, stream};
 use serde_json::{Value, json};
 
-const DEVICES: usize = 20;
+const DEVICES: usize = 100;
 const SESSIONS: usize = 10;
 /// Started at the same time; more only wait for the two processors.
 const AT_ONCE: usize = 8;
