@@ -22,7 +22,7 @@ use openraft::{
 };
 use openraft_rt::WatchReceiver as _;
 use sha2::{Digest as _, Sha256};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 use super::{
     api::{Carrier, Group, MemberId, Pace, StoreId, Unreached},
@@ -99,11 +99,11 @@ impl RaftNetworkFactory<Types> for Line {
     type Network = Peer;
 
     async fn new_client(&mut self, member: MemberId, place: &Place) -> Peer {
-        Peer { line: self.clone(), member, node: place.node, signs: None }
+        Peer { line: self.clone(), member, node: place.node, of_life: false, sent: None }
     }
 
     async fn new_heartbeat_client(&mut self, member: MemberId, place: &Place) -> Peer {
-        Peer { line: self.clone(), member, node: place.node, signs: Some(Signs::default()) }
+        Peer { line: self.clone(), member, node: place.node, of_life: true, sent: None }
     }
 }
 
@@ -113,14 +113,9 @@ pub(crate) struct Peer {
     line: Line,
     member: MemberId,
     node: NodeId,
-    /// Only on the way of the signs of life.
-    signs: Option<Signs>,
-}
-
-/// The signs of life for one member.
-#[derive(Clone, Copy, Debug, Default)]
-struct Signs {
-    /// When the last one went out.
+    /// Whether this way is for signs of life alone; entries go on another one.
+    of_life: bool,
+    /// When something was last sent on it.
     sent: Option<Instant>,
 }
 
@@ -148,15 +143,18 @@ impl Peer {
     /// Whether what the engine is about to send goes out. A sign of life that does not is answered by nobody, and so counts for
     /// nothing: neither is the member taken for alive, nor does a lease rest on it. What is committed does not travel with
     /// signs of life alone: the engine tells it on its other way.
-    fn is_due(&mut self) -> bool {
+    fn is_due(&self) -> bool {
         let (votes, learners) = self.line.votes(self.member);
-        let Some(signs) = &mut self.signs else { return true };
-        let ago = signs.sent.map(|sent| sent.elapsed());
-        let due = pace::is_sign_due(votes, ago, self.line.pace.learner_heartbeat(learners));
-        if due {
-            signs.sent = Some(Instant::now());
+        let ago = self.sent.map(|sent| sent.elapsed());
+        !self.of_life || pace::is_sign_due(votes, ago, self.line.pace.learner_heartbeat(learners))
+    }
+
+    /// Entries for one of many learners wait for those that follow them soon, so that they go out together.
+    async fn gather(&self) {
+        let (votes, learners) = self.line.votes(self.member);
+        if let Some(sent) = self.sent.filter(|_| !self.of_life && !votes) {
+            sleep_until(sent + pace::learner_rest(learners)).await;
         }
-        due
     }
 
     async fn ask(&self, body: Body, within: Duration) -> Result<Answer, RPCError<Types>> {
@@ -204,6 +202,8 @@ impl RaftNetworkV2<Types> for Peer {
         request: AppendEntriesRequest<Types>,
         option: RPCOption,
     ) -> Result<AppendEntriesResponse<Types>, RPCError<Types>> {
+        self.gather().await;
+        self.sent = Some(Instant::now());
         // A sign of life that is late is worth nothing. Entries may take their time: the signs of life go beside them.
         let within = if request.entries.is_empty() { option.hard_ttl() } else { PIECE_WAIT };
         match self.ask(Body::Append(request), within).await? {

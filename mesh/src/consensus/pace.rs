@@ -34,6 +34,13 @@ const LEARNER_SHARE: Duration = Duration::from_millis(10);
 /// However many there are, a learner that is back is found within this time, and one that is gone missed within three.
 const LEARNER_HEARTBEAT_MAX: Duration = Duration::from_secs(1);
 
+/// What each learner adds to the time between two messages with entries to one of them: each of them costs every learner a
+/// sync of its disk, and the log of a fleet that grows by a hundred devices has some hundreds of entries.
+const LEARNER_REST_SHARE: Duration = Duration::from_millis(2);
+
+/// However many there are: what is shown at a learner's own `status` is no older.
+const LEARNER_REST_MAX: Duration = Duration::from_millis(250);
+
 impl Pace {
     /// For devices in one building: another broker within 0.8 s of the last sign of life, as a rule.
     pub const LAN: Self = CLASSES[0].pace;
@@ -84,6 +91,11 @@ impl Pace {
 /// voter would stand for election, and the lease counts its answers, so it gets each.
 pub(super) fn is_sign_due(votes: bool, ago: Option<Duration>, learner_heartbeat: Duration) -> bool {
     votes || ago.is_none_or(|ago| ago >= learner_heartbeat)
+}
+
+/// Between two messages with entries to one learner of so many. The first one after a pause does not wait.
+pub(super) fn learner_rest(learners: usize) -> Duration {
+    LEARNER_REST_SHARE.saturating_mul(u32::try_from(learners).unwrap_or(u32::MAX)).min(LEARNER_REST_MAX)
 }
 
 #[cfg(test)]
@@ -139,6 +151,8 @@ mod tests {
                 assert!(class.pace.learner_silence(learners) >= class.pace.silence());
             }
         }
+        let rests = [1, 10, 100, 5000, usize::MAX].map(|learners| learner_rest(learners).as_millis());
+        assert_eq!(rests, [2, 20, 200, 250, 250]);
         // In a small fleet the loss of the leader shows at a learner as soon as at a voter.
         assert_eq!(Pace::LAN.learner_silence(20), Pace::LAN.silence());
     }

@@ -22,11 +22,22 @@ use crate::{ids::Conversation, sessions::SessionInfo};
 
 /// Changes within this time go out as one announcement.
 const COALESCED: Duration = Duration::from_millis(50);
+/// What each member adds to the time in which changes of the roster go out as one: each of them takes such a word in and writes
+/// it down, so that a hundred devices that join a fleet of a hundred one by one would cost ten thousand writes.
+const ROSTER_SHARE: Duration = Duration::from_millis(4);
+/// However many members there are.
+const ROSTER_REST_MAX: Duration = Duration::from_secs(1);
 /// Between two words on who is where that nothing but addresses changed: in a fleet that starts, everybody comes at once,
 /// and a word to each of a hundred members for each of a hundred would be ten thousand.
 const ADDRESSES_REST: Duration = Duration::from_secs(2);
 /// Before a lost feed is opened again: the first time, and at most.
 const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
+
+/// In what time changes of a roster of so many members go out as one word.
+fn roster_rest(members: usize) -> Duration {
+    let share = ROSTER_SHARE.saturating_mul(u32::try_from(members).unwrap_or(u32::MAX));
+    COALESCED.saturating_add(share).min(ROSTER_REST_MAX)
+}
 
 /// Who is connected.
 pub type Connected = watch::Receiver<Arc<BTreeSet<NodeId>>>;
@@ -211,20 +222,24 @@ impl Receiver {
             }
             let news = News { roster, addresses: self.addresses.addresses(feed.peer), ext: Extensions::new() };
             stream.send.message(&Down::Roster(Box::new(news))).await?;
-            let (rested, mut moved) = (Instant::now() + ADDRESSES_REST, false);
+            // Several members may come at once, as after a start.
+            let rested = Instant::now() + ADDRESSES_REST;
+            let mut due: Option<Instant> = None;
             loop {
+                let next = due.unwrap_or(rested);
                 tokio::select! {
                     up = stream.recv.message::<Up>(FEED_MAX) => match up? {
                         Some(Up::Announce(announcement)) => self.roll.apply(feed.peer, feed.feed, announcement),
                         None => return Ok(()),
                     },
-                    Ok(()) = rosters.changed() => break,
-                    Ok(()) = connected.changed(), if !moved => moved = true,
-                    () = sleep_until(rested), if moved => break,
+                    Ok(()) = rosters.changed() => {
+                        let members = rosters.borrow_and_update().members.len();
+                        due = Some((Instant::now() + roster_rest(members)).min(next));
+                    }
+                    Ok(()) = connected.changed(), if due.is_none() => due = Some(rested),
+                    () = sleep_until(next), if due.is_some() => break,
                 }
             }
-            // Several members may come at once, as after a start.
-            sleep(COALESCED).await;
         }
     }
 }

@@ -1,5 +1,4 @@
-//! A fleet of 20 devices with 10 sessions each, all of them real processes. A hundred, which were listed within five seconds
-//! while there was one broker and one log, are too many for two processors since every device follows a log (decision 0009).
+//! A fleet of 100 devices with 10 sessions each, all of them real processes.
 
 use std::{
     sync::Arc,
@@ -14,8 +13,8 @@ const DEVICES: usize = 100;
 const SESSIONS: usize = 10;
 /// Started at the same time; more only wait for the two processors.
 const AT_ONCE: usize = 8;
-/// After the last device has started. The aim is 5 s; on two processors that run other tests too it takes longer.
-const CONVERGED: Duration = Duration::from_secs(30);
+/// What the issue asks for, after the last device has started.
+const CONVERGED: Duration = Duration::from_secs(5);
 /// How long two processors with nothing else to do take to start and join the fleet. A machine on which that takes
 /// longer is busy, and is given so many times as long for the rest.
 const STARTED: Duration = Duration::from_secs(20);
@@ -38,7 +37,7 @@ fn setup(world: &World, number: usize, code: Option<&str>) -> Setup {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_fleet_of_20_devices_with_10_sessions_each_is_listed() {
+async fn a_fleet_of_100_devices_with_10_sessions_each_is_listed_within_five_seconds() {
     let world = Arc::new(World::new());
     let broker = Node::start(Arc::clone(&world), setup(&world, 0, None)).await;
     let code = broker.invite_with(&["--uses", "1000"]);

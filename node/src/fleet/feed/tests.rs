@@ -112,6 +112,12 @@ impl Stand {
     }
 }
 
+#[test]
+fn the_larger_the_fleet_the_more_changes_of_the_roster_go_out_as_one() {
+    let rest = |members| roster_rest(members).as_millis();
+    assert_eq!((rest(1), rest(3), rest(100), rest(10_000), rest(usize::MAX)), (54, 62, 450, 1000, 1000));
+}
+
 #[tokio::test]
 async fn members_announce_at_once_and_after_changes_and_go_offline_with_their_stream() {
     let stand = Stand::new();
