@@ -112,7 +112,6 @@ impl AsciiChart {
 
     /// One with another line.
     #[must_use]
-    #[expect(clippy::should_implement_trait, reason = "its caller wants this name")]
     pub fn add(mut self, name: impl Into<String>, histogram: Histogram) -> Self {
         self.0.push((name.into(), histogram));
         self
