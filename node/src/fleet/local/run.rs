@@ -148,7 +148,8 @@ impl LocalRun {
 
     async fn kept(&mut self) -> Ran {
         self.boarding = true;
-        match self.node.operations().take_back(&self.call_id).await {
+        let is_latest = || self.is_latest();
+        match self.node.operations().take_back(&self.call_id, is_latest).await {
             Ok(Recalled::Outcome { outcome, redelivered }) => {
                 Ran::Finished(self.pack_again(outcome, redelivered).await)
             }

@@ -257,6 +257,39 @@ async fn what_was_claimed_for_an_asker_that_is_gone_is_free_again() {
     stand.node.saw("board d settled false").await;
 }
 
+/// Found by netsim (whole seed 120): a broker that lost its seat said what became of its answer, and was refused. What had been
+/// claimed for that answer was told to nobody for five minutes.
+#[tokio::test(start_paused = true)]
+async fn f7_a_former_broker_still_says_what_became_of_its_own_answers() {
+    let stand = Stand::new();
+    for by in ["b", "c", "d"] {
+        assert_ne!(stand.remote.board(Board { by: by.into(), ..board() }).await, Parcel::default());
+    }
+    stand.rosters.send_replace(Arc::new(Roster { broker: node(3), ..roster() }));
+    SessionNode::settle(&*stand.remote, "b".into(), false);
+    stand.node.saw("board b settled false").await;
+    SessionNode::lapse(&*stand.remote, "c".into());
+    stand.node.saw("board c lapsed").await;
+    let other = RemoteNode::new(node(2), stand.wires.line(node(3), stand.rosters.subscribe()));
+    assert_ne!(other.board(Board { by: "d".into(), ..board() }).await, Parcel::default());
+    let late = Ask::Session(SessionAsk::Settle { by: "d".into(), written: false });
+    let reply = stand.remote.line.ask(node(2), &late, ASK_WAIT).await.unwrap();
+    assert!(matches!(reply, Reply::Refused(_)), "the next broker composes this answer anew: {reply:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn f7_what_a_broker_claimed_that_is_gone_comes_again_soon() {
+    let stand = Stand::new();
+    assert_ne!(stand.remote.board(board()).await, Parcel::default());
+    advance(Duration::from_secs(60)).await;
+    assert!(!stand.node.log().contains(&"board b lapsed".to_owned()), "its answer may take a while to be written");
+    stand.wires.down();
+    stand.rosters.send_replace(Arc::new(Roster { broker: node(3), ..roster() }));
+    let begun = Instant::now();
+    stand.node.saw("board b lapsed").await;
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_lost_wait_for_history_names_the_device() {
     let stand = Stand::new();

@@ -1,6 +1,6 @@
 //! One question of another device.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use chappie_mesh::{NodeId, Stream, StreamError, StreamKind};
 use tokio::time::timeout;
@@ -39,10 +39,13 @@ impl Incoming {
             Ask::Session(SessionAsk::Board(boarding)) => Some(boarding.by().clone()),
             _ => None,
         };
+        if let Some(by) = &claimed {
+            self.boarders.note(by, peer);
+        }
         let reply = self.answer(&peer, ask).await;
         let sent = stream.send.message(&reply).await.is_ok();
         if let Some(by) = claimed {
-            self.thanked(sent, by, stream).await;
+            self.thanked(&peer, sent, by, stream).await;
         }
     }
 
@@ -51,7 +54,7 @@ impl Incoming {
             // What was written was written, whoever says it: an earlier broker may have composed the answer (failure rule F7).
             Ask::Session(ask @ SessionAsk::Settle { written: true, .. }) => self.session(ask).await,
             Ask::Session(ask) => match self.not_the_broker(peer).await {
-                Some(refusal) => Reply::Refused(refusal),
+                Some(refusal) => self.word_of_a_former_broker(peer, &ask).unwrap_or(Reply::Refused(refusal)),
                 None => self.session(ask).await,
             },
             Ask::Office(ask) => match self.no_broker_here().await {
@@ -63,6 +66,19 @@ impl Incoming {
                 None => self.doorway.ask(*peer, ask).await,
             },
         }
+    }
+
+    /// What a broker claimed for an answer that it composed is free again when it says so, also after it lost the seat: nobody
+    /// else knows of it.
+    fn word_of_a_former_broker(&self, peer: &NodeId, ask: &SessionAsk) -> Option<Reply> {
+        match ask {
+            SessionAsk::Settle { by, written: false } if self.boarders.is_of(by, peer) => {
+                self.node.settle(by.clone(), false);
+            }
+            SessionAsk::Lapse(by) if self.boarders.is_of(by, peer) => self.node.lapse(by.clone()),
+            _ => return None,
+        }
+        Some(Reply::Done)
     }
 
     async fn session(&self, ask: SessionAsk) -> Reply {
@@ -114,16 +130,28 @@ impl Incoming {
     }
 
     /// What was claimed for an answer is free again, unless the asker has it.
-    async fn thanked(&self, sent: bool, by: CallId, mut stream: Stream) {
+    async fn thanked(&self, peer: &NodeId, sent: bool, by: CallId, mut stream: Stream) {
         if !sent {
             return self.node.settle(by, false);
         }
         match timeout(THANKS_MAX, stream.recv.message::<bool>(CONTROL_MAX)).await {
-            Ok(Ok(Some(true))) => {}
+            Ok(Ok(Some(true))) => self.expect_word(*peer, by),
             // It did not wait for the parcel.
             Ok(Ok(Some(false) | None)) => self.node.settle(by, false),
             // It may have it, and its word may come yet.
             Ok(Err(_)) | Err(_) => self.node.lapse(by),
         }
+    }
+
+    /// The asker says in time what became of the answer, unless it is no broker any more and gone.
+    fn expect_word(&self, peer: NodeId, by: CallId) {
+        let (boarders, seat, node) = (self.boarders.clone(), self.seat.clone(), Arc::clone(&self.node));
+        let stopping = self.line.stopping().clone();
+        self.line.runtime().spawn(async move {
+            let waiting = boarders.left_without_a_word(seat, &by, peer);
+            if stopping.run_until_cancelled(waiting).await == Some(true) {
+                node.lapse(by);
+            }
+        });
     }
 }

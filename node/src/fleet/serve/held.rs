@@ -14,7 +14,7 @@ use crate::{fleet::Run, ids::CallId};
 
 /// How long the word is waited for: a reconnection takes a few seconds. After that nobody knows, and what was carried is
 /// offered again.
-const HELD_MAX: Duration = Duration::from_secs(20);
+pub(super) const HELD_MAX: Duration = Duration::from_secs(20);
 /// The most at a time, a device's operations in flight; beyond them nobody knows at once.
 const RUNS_MAX: usize = 256;
 

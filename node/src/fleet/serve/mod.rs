@@ -2,6 +2,7 @@
 //! the stream to its kind's file.
 
 mod ask;
+mod boarders;
 mod held;
 mod history;
 mod quota;
@@ -20,6 +21,7 @@ use super::{
     seat::{Holder, Seat},
 };
 use crate::{broker::Broker, host::BoxFuture, ids::CallId};
+use boarders::Boarders;
 use held::Held;
 use quota::Quotas;
 
@@ -48,6 +50,7 @@ pub struct Incoming {
     line: Line,
     quotas: Quotas,
     held: Held,
+    boarders: Boarders,
 }
 
 impl Incoming {
@@ -63,7 +66,8 @@ impl Incoming {
         line: Line,
     ) -> Arc<Self> {
         let held = Held::new(line.runtime().clone());
-        Arc::new(Self { node, broker, doorway, feeds, seat, line, quotas: Quotas::default(), held })
+        let (quotas, boarders) = (Quotas::default(), Boarders::default());
+        Arc::new(Self { node, broker, doorway, feeds, seat, line, quotas, held, boarders })
     }
 
     /// Takes a stream that `peer`, a member, opened. Does not block; may be called from any thread.

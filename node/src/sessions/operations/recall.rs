@@ -53,14 +53,18 @@ impl Operations {
     }
 
     /// Takes the outcome of a call that ended before back for its own response: out of the late results, as long as
-    /// `call_id` itself claims it.
+    /// `call_id` itself claims it. Only while it is `wanted`: a later sending of the call claims by the same id.
     ///
     /// # Errors
     /// The store's; nothing is claimed then.
-    pub async fn take_back(&self, call_id: &CallId) -> Result<Recalled, StoreError> {
+    pub async fn take_back(&self, call_id: &CallId, wanted: impl Fn() -> bool + Send) -> Result<Recalled, StoreError> {
         self.store.flush().await?;
         let (claimed, elsewhere) = {
             let mut inner = self.inner();
+            // Under the lock: what frees the claims of an earlier sending waits for it.
+            if !wanted() {
+                return Ok(Recalled::Gone);
+            }
             (
                 inner.late.claim(call_id, 1, |key, _| key == call_id).pop(),
                 inner.late.contains(call_id) || inner.leaving.contains(call_id),
