@@ -18,6 +18,24 @@ use std::{
 use ring::rand::{SecureRandom as _, SystemRandom};
 use tokio::task::{AbortHandle, JoinHandle};
 
+/// What a node reached, for a simulation that counts it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reached {
+    /// A snapshot of the log was installed: in a member without a log, or in one whose log ended before the snapshot.
+    Snapshot {
+        /// Whether it had a log.
+        behind: bool,
+    },
+    /// An operation waits for its turn; no journal has it.
+    Queued,
+    /// The journal has it as running.
+    Running,
+    /// The journal has its outcome, which nobody was told.
+    Ended,
+    /// Its outcome was told, or it needs no row in the journal.
+    Over,
+}
+
 /// One simulated node's outside.
 pub trait World: fmt::Debug + Send + Sync + 'static {
     /// Milliseconds since the Unix epoch by this node's clock, which may be wrong.
@@ -39,6 +57,14 @@ pub trait World: fmt::Debug + Send + Sync + 'static {
     /// What the node obeys: an epoch and a term, for the simulation's checks.
     #[cfg(feature = "broken")]
     fn obeys(&self, _epoch: u64, _term: u64) {}
+    /// What the node reached with the operation `of`, for the simulation's counts.
+    #[cfg(feature = "broken")]
+    fn reached(&self, _what: Reached, _of: &str) {}
+    /// A limit that the simulation may set lower than it `usual`ly is, so that it is reached.
+    #[cfg(feature = "broken")]
+    fn limit(&self, _what: &str, usual: u64) -> u64 {
+        usual
+    }
 }
 
 thread_local! {
@@ -200,6 +226,28 @@ pub fn obeys(epoch: u64, term: u64) {
     }
     #[cfg(not(feature = "broken"))]
     let _ = (epoch, term);
+}
+
+/// Shows a simulation what was reached here with the operation `of`. Nothing in a build without the feature `broken`.
+pub fn reached(what: Reached, of: &str) {
+    #[cfg(feature = "broken")]
+    if let Some(world) = world() {
+        world.reached(what, of);
+    }
+    #[cfg(not(feature = "broken"))]
+    let _ = (what, of);
+}
+
+/// A limit: `usual`, unless a simulation wants it to be reached early.
+#[must_use]
+pub fn limit(what: &str, usual: u64) -> u64 {
+    #[cfg(feature = "broken")]
+    return world().map_or(usual, |world| world.limit(what, usual));
+    #[cfg(not(feature = "broken"))]
+    {
+        let _ = what;
+        usual
+    }
 }
 
 /// Random bytes from the system.

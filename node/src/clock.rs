@@ -1,6 +1,7 @@
 //! The one place that reads the wall clock and draws random ids. Pure modules get both as arguments.
 
 use chappie_mesh::runtime;
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::ids::{CallId, Millis, SessionId};
@@ -9,6 +10,46 @@ use crate::ids::{CallId, Millis, SessionId};
 #[must_use]
 pub fn now() -> Millis {
     Millis(runtime::wall_ms())
+}
+
+/// When something was: by the wall clock, which is written down and may be set meanwhile, and by the steady one of this
+/// process, when it was in it.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment {
+    /// By the wall clock.
+    pub wall: Millis,
+    steady: Option<Instant>,
+}
+
+impl Moment {
+    /// This moment.
+    #[must_use]
+    pub fn now() -> Self {
+        Self { wall: now(), steady: Some(Instant::now()) }
+    }
+
+    /// One that was written down by an earlier process.
+    #[must_use]
+    pub const fn written(wall: Millis) -> Self {
+        Self { wall, steady: None }
+    }
+
+    /// The same moment after somebody set the wall clock to `wall`.
+    #[cfg(test)]
+    pub(crate) const fn with_wall(self, wall: Millis) -> Self {
+        Self { wall, ..self }
+    }
+
+    /// How long ago it was at `now`, in milliseconds. By the steady clock when it can be: nobody sets that.
+    #[must_use]
+    pub fn age_ms(&self, now: &Self) -> u64 {
+        match (self.steady, now.steady) {
+            (Some(then), Some(now)) => {
+                u64::try_from(now.saturating_duration_since(then).as_millis()).unwrap_or(u64::MAX)
+            }
+            _ => now.wall.since(self.wall),
+        }
+    }
 }
 
 /// A fresh operation identity.

@@ -17,6 +17,7 @@ use super::{
     types::{LogId, Meta, Reply, Snapshot, StoredMembership, Types, keep, kept},
     writer::Writer,
 };
+use crate::runtime::{Reached, reached};
 
 /// The snapshot that the store was opened with, until the engine has started: it asks for it several times.
 pub(super) type Opened = Arc<Mutex<Option<(Meta, Bytes)>>>;
@@ -102,8 +103,11 @@ impl RaftStateMachine<Types> for Applier {
 
     async fn install_snapshot(&mut self, meta: &Meta, data: Bytes) -> Result<(), io::Error> {
         self.machine().restore(&data).map_err(io::Error::other)?;
+        let behind = self.applied.is_some();
         (self.applied, self.membership) = (meta.last_log_id, meta.last_membership.clone());
-        save(&self.writer, meta, &data).await
+        save(&self.writer, meta, &data).await?;
+        reached(Reached::Snapshot { behind }, "");
+        Ok(())
     }
 
     async fn get_current_snapshot(&mut self) -> Result<Option<Snapshot>, io::Error> {

@@ -98,15 +98,16 @@ impl fmt::Debug for Consensus {
 }
 
 fn config(pace: Pace, stands: bool) -> Result<Config, StartError> {
+    let kept = runtime::limit("kept behind", KEPT_BEHIND);
     let config = Config {
         cluster_name: "chappie".into(),
         heartbeat_interval: pace.heartbeat_ms,
         election_timeout_min: pace.patience_min_ms,
         election_timeout_max: pace.patience_max_ms,
         max_payload_entries: MESSAGE_ENTRIES,
-        snapshot_policy: SnapshotPolicy::LogsSinceLast(SNAPSHOT_EVERY),
-        max_in_snapshot_log_to_keep: KEPT_BEHIND,
-        purge_batch_size: KEPT_BEHIND,
+        snapshot_policy: SnapshotPolicy::LogsSinceLast(runtime::limit("snapshot every", SNAPSHOT_EVERY)),
+        max_in_snapshot_log_to_keep: kept,
+        purge_batch_size: kept,
         enable_pre_vote: Some(true),
         enable_elect: stands,
         // A leader that was restarted is elected anew: what it promised before is over.

@@ -8,12 +8,12 @@ mod settle;
 mod tombstones;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet, VecDeque},
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use chappie_mesh::runtime::Spawner;
+use chappie_mesh::runtime::{Reached, Spawner, reached};
 use tokio::sync::{Notify, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -26,9 +26,9 @@ use super::{
 };
 use crate::{
     budget::TextBudget,
-    clock,
+    clock::{self, Moment},
     content::ToolCall,
-    ids::{CallId, Conversation, Millis, SessionId},
+    ids::{CallId, Conversation, SessionId},
     storage::node::{Change, Key, NodeStore, StoreError},
 };
 
@@ -129,12 +129,14 @@ pub(super) enum Begun {
 struct Inner {
     runs: HashMap<CallId, Run>,
     late: Riders<CallId, late::Waiting>,
-    /// Late results whose payload is still in the journal.
-    whole: BTreeSet<CallId>,
+    /// How many late results were ever taken in.
+    count: u64,
+    /// Late results whose payload is still in the journal, in the order in which they were taken in.
+    whole: VecDeque<CallId>,
     /// Which operation a host's request made, and when.
-    requests: HashMap<String, (CallId, Millis)>,
+    requests: HashMap<String, (CallId, Moment)>,
     /// Operations that never run though no row speaks of them, and since when.
-    tombstones: BTreeMap<CallId, Millis>,
+    tombstones: BTreeMap<CallId, Moment>,
     /// Up to which attempt operations with receipts were asked about before they came, until that is on disk: as many as one
     /// answer of the broker names.
     asked: BTreeMap<CallId, u32>,
@@ -189,7 +191,7 @@ impl Operations {
     #[must_use]
     pub(super) fn begin(self: &Arc<Self>, operation: &Operation, session: &SessionId, cwd: PathBuf) -> Begun {
         let mut inner = self.inner();
-        if inner.is_buried(&operation.call_id, clock::now()) {
+        if inner.is_buried(&operation.call_id, Moment::now()) {
             return Begun::Sealed;
         }
         if inner.is_asked(operation) {
@@ -251,21 +253,22 @@ impl Operations {
         let handle = RunHandle::new(Arc::clone(self), operation.call_id.clone(), 0, progress.subscribe());
         let run = Run { row, progress, cancel, reason: None, detached: false, journaled: false, holder: 0 };
         if let Some(key) = &operation.request_key {
-            let now = clock::now();
-            inner.requests.retain(|_, (_, at)| now.since(*at) < REQUEST_KEPT_MS);
+            let now = Moment::now();
+            inner.requests.retain(|_, (_, at)| at.age_ms(&now) < REQUEST_KEPT_MS);
             inner.requests.insert(key.clone(), (operation.call_id.clone(), now));
         }
         inner.runs.insert(operation.call_id.clone(), run);
+        reached(Reached::Queued, &operation.call_id.0);
         handle
     }
 
     /// The operation that the same host request made within the last hour.
     #[must_use]
     pub fn by_request(&self, key: &str) -> Option<CallId> {
-        let now = clock::now();
+        let now = Moment::now();
         let inner = self.inner();
         let (call_id, at) = inner.requests.get(key)?;
-        (now.since(*at) < REQUEST_KEPT_MS).then(|| call_id.clone())
+        (at.age_ms(&now) < REQUEST_KEPT_MS).then(|| call_id.clone())
     }
 
     /// How far an operation is, while it is in memory.
@@ -285,7 +288,7 @@ impl Operations {
     /// Takes back what a journal row says about its host request, after a restart.
     pub(super) fn remember(&self, row: &JournalRow) {
         if let Some(key) = &row.request_key {
-            self.inner().requests.insert(key.clone(), (row.call_id.clone(), row.accepted));
+            self.inner().requests.insert(key.clone(), (row.call_id.clone(), Moment::written(row.accepted)));
         }
     }
 
@@ -325,11 +328,13 @@ impl Operations {
             }
         }
         if journaled {
-            history.append(vec![body], changes).1.await
+            history.append(vec![body], changes).1.await?;
+            reached(Reached::Running, &call_id.0);
         } else {
             history.append_lazily(vec![body], changes);
-            Ok(())
+            reached(Reached::Over, &call_id.0);
         }
+        Ok(())
     }
 
     /// Writes the outcome with its history entries, durably unless the batch only read; then settles the receipt and
@@ -354,6 +359,8 @@ impl Operations {
             if let Err(error) = history.append(bodies, changes).1.await {
                 tracing::error!(%error, call = %call_id, "an outcome is not on disk");
                 outcome.error.get_or_insert_with(|| format!("it ran, but its outcome could not be recorded: {error}"));
+            } else {
+                reached(Reached::Ended, &call_id.0);
             }
         } else {
             history.append_lazily(bodies, changes);
@@ -370,6 +377,9 @@ impl Operations {
 
     fn complete(self: &Arc<Self>, call_id: &CallId, progress: Progress) {
         let finished = matches!(progress, Progress::Finished(_));
+        if !finished {
+            reached(Reached::Over, &call_id.0);
+        }
         let mut inner = self.inner();
         let Some(run) = inner.runs.get_mut(call_id) else { return };
         run.progress.send_replace(progress);
@@ -402,6 +412,7 @@ impl Operations {
     /// The response with the outcome of `call_id` was written.
     fn delivered(&self, call_id: &CallId) {
         let Some(mut run) = self.inner().runs.remove(call_id) else { return };
+        reached(Reached::Over, &call_id.0);
         if run.journaled {
             run.row.delivered = true;
             // Lazy: a crash before it is on disk delivers the outcome again, marked `redelivered` (F7).

@@ -25,6 +25,8 @@ impl Sessions {
         let delivered = rows.iter().filter(|row| row.delivered && row.offered > 0);
         self.operations
             .forget_later(delivered.filter_map(|row| Some((row.conversation.clone()?, row.call_id.clone()))));
+        // In the order in which they were accepted here: ids follow the clocks of doors.
+        rows.sort_by_key(|row| row.accepted);
         let mut writes = Vec::new();
         for row in rows {
             self.operations.remember(&row);

@@ -107,9 +107,10 @@ impl<K: Ord + Clone, T: Clone> Riders<K, T> {
             .collect()
     }
 
-    /// Removes the oldest unclaimed item.
-    pub fn pop_oldest(&mut self) -> Option<(K, T)> {
-        let key = self.items.iter().find(|(_, rider)| rider.claimed_by.is_none())?.0.clone();
+    /// Removes the unclaimed item with the lowest `number`.
+    pub fn pop_oldest(&mut self, number: impl Fn(&T) -> u64) -> Option<(K, T)> {
+        let free = self.items.iter().filter(|(_, rider)| rider.claimed_by.is_none());
+        let key = free.min_by_key(|(_, rider)| number(&rider.item))?.0.clone();
         self.items.remove(&key).map(|rider| (key, rider.item))
     }
 
@@ -188,6 +189,18 @@ mod tests {
         let mut riders = Riders::default();
         riders.insert(1, "a", 1);
         assert_eq!(riders.claim(&CallId::from("1"), 1, |_, _| true)[0].offered, 2);
+    }
+
+    #[test]
+    fn what_came_first_makes_room_whatever_its_key() {
+        let mut riders = Riders::default();
+        for (key, came) in [(5, 1), (1, 2), (3, 3)] {
+            riders.insert(key, came, 0);
+        }
+        riders.claim(&CallId::from("1"), 1, |key, _| *key == 5);
+        assert_eq!(riders.pop_oldest(|came| *came), Some((1, 2)), "one that is claimed is on its way");
+        assert_eq!(riders.pop_oldest(|came| *came), Some((3, 3)));
+        assert_eq!(riders.pop_oldest(|came| *came), None);
     }
 
     #[test]

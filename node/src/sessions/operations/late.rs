@@ -7,6 +7,8 @@ use std::{
     sync::Arc,
 };
 
+use chappie_mesh::runtime::{Reached, reached};
+
 use super::{Operations, Progress, Run, settle::REPORT_FIRST};
 use crate::{
     ids::{CallId, Conversation, SessionId},
@@ -30,6 +32,8 @@ pub const PAYLOAD_GONE: &str = "the result itself is no longer kept here; read t
 #[derive(Clone, Debug)]
 pub(in crate::sessions) struct Waiting {
     row: JournalRow,
+    /// Which one it is in the order in which they were taken in. Ids follow the clocks of the doors, which may be wrong.
+    number: u64,
 }
 
 /// A late result that a response claimed.
@@ -75,16 +79,21 @@ impl Operations {
 
     /// Takes in a row whose outcome is in the journal.
     pub(in crate::sessions) fn insert_late(&self, row: JournalRow) {
+        reached(Reached::Ended, &row.call_id.0);
         let mut inner = self.inner();
-        inner.late.insert(row.call_id.clone(), Waiting { row: row.clone() }, row.offered);
-        inner.whole.insert(row.call_id);
+        if !inner.late.contains(&row.call_id) {
+            inner.count += 1;
+            let waiting = Waiting { row: row.clone(), number: inner.count };
+            inner.late.insert(row.call_id.clone(), waiting, row.offered);
+            inner.whole.push_back(row.call_id);
+        }
         if inner.whole.len() > WHOLE_MAX
-            && let Some(oldest) = inner.whole.pop_first()
+            && let Some(oldest) = inner.whole.pop_front()
         {
             self.store.lazy(vec![Change::remove(Key::outcome(&oldest))]);
         }
         let over = inner.late.len().saturating_sub(KEPT_MAX);
-        let dropped: Vec<_> = (0..over).filter_map(|_| inner.late.pop_oldest()).collect();
+        let dropped: Vec<_> = (0..over).filter_map(|_| inner.late.pop_oldest(|waiting| waiting.number)).collect();
         drop(inner);
         self.changed();
         for (call_id, mut waiting) in dropped {
@@ -216,7 +225,7 @@ impl Operations {
         {
             let mut inner = self.inner();
             for (call_id, waiting) in inner.late.confirm(by) {
-                inner.whole.remove(&call_id);
+                inner.whole.retain(|whole| *whole != call_id);
                 inner.leaving.insert(call_id);
                 if let Some(conversation) = waiting.row.conversation.clone() {
                     rows.entry(conversation).or_default().push(waiting);
@@ -269,6 +278,7 @@ impl Operations {
                 // So that a restart knows it from an outcome that its own response carried.
                 waiting.row.offered = waiting.row.offered.max(1);
                 let call_id = waiting.row.call_id.clone();
+                reached(Reached::Over, &call_id.0);
                 [Change::set(Key::journal(&call_id), &waiting.row), Change::remove(Key::outcome(&call_id))]
             })
             .collect();

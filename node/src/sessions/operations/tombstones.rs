@@ -3,7 +3,7 @@
 
 use super::{Inner, Operation, Operations, Progress};
 use crate::{
-    clock,
+    clock::{self, Moment},
     ids::{CallId, Conversation, Millis},
     sessions::journal::{JournalRow, REQUEST_KEPT_MS, ROW_KEPT_MS, ReceiptClaim, ReceiptRow, RowState},
     storage::node::{Change, Key, StoreError},
@@ -13,7 +13,8 @@ use crate::{
 /// late one; a host's request id is remembered for as long.
 const TOMBSTONE_KEPT_MS: u64 = REQUEST_KEPT_MS;
 /// Tombstones kept at all, about 100 bytes each. Only a broker makes them, one for each call that it lost sight of;
-/// beyond it the oldest calls go, whose dispatches are the least likely to be still on their way.
+/// beyond it the oldest go, whose dispatches are the least likely to be still on their way. Not those of the oldest calls:
+/// their ids follow the clocks of their doors.
 const TOMBSTONES_MAX: usize = 8_192;
 
 /// How far an operation is, as far as this node knows.
@@ -49,8 +50,8 @@ fn may_have_run(call_id: &CallId, since: Option<Millis>, now: Millis) -> bool {
 
 impl Inner {
     /// Whether `call_id` was called off.
-    pub(super) fn is_buried(&self, call_id: &CallId, now: Millis) -> bool {
-        self.tombstones.get(call_id).is_some_and(|at| now.since(*at) < TOMBSTONE_KEPT_MS)
+    pub(super) fn is_buried(&self, call_id: &CallId, now: Moment) -> bool {
+        self.tombstones.get(call_id).is_some_and(|at| at.age_ms(&now) < TOMBSTONE_KEPT_MS)
     }
 
     /// Whether this attempt of `operation` was asked about before it came. The next one may run.
@@ -60,19 +61,21 @@ impl Inner {
     }
 
     /// Puts up a tombstone, and takes down those that are over.
-    fn bury(&mut self, call_id: &CallId, now: Millis) -> Vec<Change> {
-        let mut changes = vec![Change::set(Key::tombstone(call_id), &now)];
+    fn bury(&mut self, call_id: &CallId, now: Moment) -> Vec<Change> {
+        let mut changes = vec![Change::set(Key::tombstone(call_id), &now.wall)];
         self.tombstones.insert(call_id.clone(), now);
         self.tombstones.retain(|call_id, at| {
-            let holds = now.since(*at) < TOMBSTONE_KEPT_MS;
+            let holds = at.age_ms(&now) < TOMBSTONE_KEPT_MS;
             if !holds {
                 changes.push(Change::remove(Key::tombstone(call_id)));
             }
             holds
         });
         while self.tombstones.len() > TOMBSTONES_MAX
-            && let Some((oldest, _)) = self.tombstones.pop_first()
+            && let Some((oldest, _)) = self.tombstones.iter().max_by_key(|(_, at)| at.age_ms(&now))
         {
+            let oldest = oldest.clone();
+            self.tombstones.remove(&oldest);
             changes.push(Change::remove(Key::tombstone(&oldest)));
         }
         changes
@@ -100,7 +103,7 @@ impl Operations {
         self.store.scan::<Millis>(&from, &to, false, |key, at| {
             match key.call_id() {
                 Some(call_id) if now.since(at) < TOMBSTONE_KEPT_MS => {
-                    inner.tombstones.insert(call_id, at);
+                    inner.tombstones.insert(call_id, Moment::written(at));
                 }
                 _ => over.push(Change::remove(key.clone())),
             }
@@ -147,11 +150,11 @@ impl Operations {
         let changes = {
             let mut inner = self.inner();
             match inner.cancel(call_id, reason) {
-                Some(true) => inner.bury(call_id, clock::now()),
+                Some(true) => inner.bury(call_id, Moment::now()),
                 Some(false) => return Ok(()),
-                None if inner.late.contains(call_id) || inner.is_buried(call_id, clock::now()) => return Ok(()),
+                None if inner.late.contains(call_id) || inner.is_buried(call_id, Moment::now()) => return Ok(()),
                 None if self.row(call_id)?.is_some() => return Ok(()),
-                None => inner.bury(call_id, clock::now()),
+                None => inner.bury(call_id, Moment::now()),
             }
         };
         self.store.durable(changes).await
@@ -191,7 +194,7 @@ impl Operations {
                 });
             }
             let changes = match receipt {
-                None => inner.bury(call_id, clock::now()),
+                None => inner.bury(call_id, Moment::now()),
                 Some(claim) => {
                     // Holds what comes before the seal is on disk.
                     let asked = inner.asked.entry(call_id.clone()).or_default();
@@ -261,19 +264,42 @@ mod tests {
         assert!(may_have_run(&CallId::from("no time"), Some(Millis(since)), Millis(since + 48 * hour)));
     }
 
-    #[test]
-    fn f4_a_tombstone_holds_for_an_hour_and_the_oldest_make_room() {
+    #[tokio::test(start_paused = true)]
+    async fn f4_a_tombstone_holds_for_an_hour_and_the_oldest_make_room() {
         let mut inner = Inner::default();
-        let (early, late) = (CallId::from("0"), CallId::from("1"));
-        assert_eq!(inner.bury(&early, Millis(0)), [Change::set(Key::tombstone(&early), &Millis(0))]);
-        assert!(inner.is_buried(&early, Millis(TOMBSTONE_KEPT_MS - 1)));
-        assert!(!inner.is_buried(&early, Millis(TOMBSTONE_KEPT_MS)) && !inner.is_buried(&late, Millis(0)));
-        let changes = inner.bury(&late, Millis(TOMBSTONE_KEPT_MS));
+        let pass = |ms| tokio::time::advance(std::time::Duration::from_millis(ms));
+        let (early, late) = (CallId::from("1"), CallId::from("0"));
+        let begun = Moment::now();
+        assert_eq!(inner.bury(&early, begun), [Change::set(Key::tombstone(&early), &begun.wall)]);
+        pass(TOMBSTONE_KEPT_MS - 1).await;
+        assert!(inner.is_buried(&early, Moment::now()) && !inner.is_buried(&late, Moment::now()));
+        pass(1).await;
+        assert!(!inner.is_buried(&early, Moment::now()));
+        let changes = inner.bury(&late, Moment::now());
         assert!(changes.contains(&Change::remove(Key::tombstone(&early))), "{changes:?}");
+        pass(1).await;
         for n in 0..TOMBSTONES_MAX {
-            inner.bury(&CallId(format!("2-{n:05}")), Millis(TOMBSTONE_KEPT_MS));
+            inner.bury(&CallId(format!("2-{n:05}")), Moment::now());
         }
-        assert!(inner.tombstones.len() == TOMBSTONES_MAX && !inner.is_buried(&late, Millis(TOMBSTONE_KEPT_MS)));
+        assert!(inner.tombstones.len() == TOMBSTONES_MAX && !inner.is_buried(&late, Moment::now()));
+        pass(1).await;
+        // Made at a door whose clock is behind: the lowest id of all, and the latest tombstone.
+        let behind = CallId::from("00");
+        inner.bury(&behind, Moment::now());
+        assert!(inner.tombstones.len() == TOMBSTONES_MAX && inner.is_buried(&behind, Moment::now()));
         assert_eq!(Key::tombstone(&late).call_id(), Some(late));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn f4_a_clock_that_somebody_sets_takes_no_tombstone_away() {
+        let mut inner = Inner::default();
+        let call = CallId::from("c");
+        inner.bury(&call, Moment::now());
+        let jumped = Moment::now().with_wall(Millis(clock::now().0 + 2 * TOMBSTONE_KEPT_MS));
+        assert!(inner.is_buried(&call, jumped));
+        inner.bury(&CallId::from("d"), jumped);
+        assert!(inner.is_buried(&call, jumped), "it is not taken down either");
+        inner.tombstones.insert(call.clone(), Moment::written(Millis(0)));
+        assert!(!inner.is_buried(&call, Moment::now()), "of an earlier process only the wall clock speaks");
     }
 }
