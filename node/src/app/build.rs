@@ -35,8 +35,9 @@ use crate::{
     sessions::{HostFactory, Record, Sessions},
     storage::{
         blobs::Blobs,
-        medium::{Mark, Medium, is_copy},
-        node::{self, Change, Key, NodeStore, StoreError},
+        footing::Footing,
+        medium::Medium,
+        node::{Change, Key, NodeStore, StoreError},
     },
     tools::{
         Toolbox,
@@ -68,7 +69,7 @@ async fn ground(
     let (home, own) = (&config.home, outside.identity.node_id());
     let store = NodeStore::open_on(&outside.medium)?;
     let remembered = Remembered::read(&store, &own).await?;
-    let Beginning { run, rows } = begins(&store, outside.medium.mark(node::FILE))?;
+    let Beginning { run, footing, rows } = begins(&store, &outside.medium)?;
     let mesh = Slot::default();
     let settings = broker::Settings { cooldown: config.cooldown, offline_wait: OFFLINE_WAIT };
     let place = Place {
@@ -85,6 +86,7 @@ async fn ground(
     let broker = open_broker(place, settings).await?;
     // Written down before anybody hears of it (F15); in both stores, so that one that is put back alone is noticed.
     store.durable(rows).await?;
+    footing.settle(&outside.medium);
     broker.settle_run().await.map_err(StartError::Run)?;
     let blobs = Blobs::open(&home.join("blobs")).map_err(|cause| StartError::Home { path: home.clone(), cause })?;
     if let Medium::Folder(home) = &outside.medium {
@@ -179,17 +181,19 @@ fn aside(path: &Path) -> std::io::Result<PathBuf> {
 /// Which run of this device begins, and what the node's store has to say of it before anybody hears of it (F15).
 struct Beginning {
     run: Incarnation,
+    footing: Footing,
     rows: Vec<Change>,
 }
 
 /// A home that is a copy, or was put back from one, may be older than what it promised and what it ran: it begins anew, as
 /// another member of its group, and its journal does not say any more that what it does not know never ran.
-fn begins(store: &NodeStore, mark: Option<Mark>) -> Result<Beginning, StoreError> {
+fn begins(store: &NodeStore, medium: &Medium) -> Result<Beginning, StoreError> {
     let before: Option<Incarnation> = store.read(&Key::incarnation())?;
-    let copied = is_copy(store.read(&Key::mark())?, mark);
+    let kept: Option<Footing> = store.read(&Key::footing())?;
+    let copied = kept.is_some_and(|kept| kept.is_left(medium));
     let run = next_run(before.as_ref(), copied, clock::random());
-    let mut rows = vec![Change::set(Key::incarnation(), &run)];
-    rows.extend(mark.map(|mark| Change::set(Key::mark(), &mark)));
+    let footing = Footing::take(medium, &run.nonce);
+    let mut rows = vec![Change::set(Key::incarnation(), &run), Change::set(Key::footing(), &footing)];
     if copied {
         tracing::warn!(
             "this home is a copy of another one, or was put back from a backup: the device begins anew as a member of its \
@@ -198,7 +202,7 @@ fn begins(store: &NodeStore, mark: Option<Mark>) -> Result<Beginning, StoreError
         );
         rows.push(Change::set(Key::journal_since(), &clock::now()));
     }
-    Ok(Beginning { run, rows })
+    Ok(Beginning { run, footing, rows })
 }
 
 fn next_run(before: Option<&Incarnation>, copied: bool, nonce: [u8; 16]) -> Incarnation {
@@ -240,16 +244,22 @@ mod tests {
     #[tokio::test]
     async fn f15_a_copied_home_begins_another_chain_of_starts_and_says_that_its_journal_may_have_gaps() {
         let home = tempfile::tempdir().unwrap();
+        let medium = Medium::Folder(home.path().to_owned());
         let store = NodeStore::open(home.path()).unwrap();
         let since = || store.read::<Millis>(&Key::journal_since()).unwrap();
-        let (here, there) = ([1; 16], [2; 16]);
         let mut runs = Vec::new();
-        for mark in [Some(here), Some(here), None, Some(here), Some(there), Some(there)] {
-            let Beginning { run, rows } = begins(&store, mark).unwrap();
+        for copied in [false, false, false, true, false] {
+            if copied {
+                let lost: Footing = store.read(&Key::footing()).unwrap().unwrap();
+                Footing::default().settle(&medium);
+                assert!(lost.is_left(&medium));
+            }
+            let Beginning { run, footing, rows } = begins(&store, &medium).unwrap();
             store.durable(rows).await.unwrap();
+            footing.settle(&medium);
             runs.push((run.is_anew(), run.generation % (1 << 32), since().is_some()));
         }
         let whole = |generation| (false, generation, false);
-        assert_eq!(runs, [whole(1), whole(2), whole(3), whole(4), (true, 1, true), (false, 2, true)]);
+        assert_eq!(runs, [whole(1), whole(2), whole(3), (true, 1, true), (false, 2, true)]);
     }
 }

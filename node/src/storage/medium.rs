@@ -45,7 +45,7 @@ pub trait Disks: fmt::Debug + Send + Sync + 'static {
 
 /// Whether a file that was marked as `kept` when it was last in use is a copy of that one (failure rule F15). Where files
 /// have no marks, or it was never marked, none is.
-pub(crate) fn is_copy(kept: Option<Mark>, now: Option<Mark>) -> bool {
+pub(super) fn is_copy(kept: Option<Mark>, now: Option<Mark>) -> bool {
     matches!((kept, now), (Some(kept), Some(now)) if kept != now)
 }
 

@@ -6,6 +6,7 @@ mod damage;
 pub mod disk;
 #[cfg(test)]
 pub(crate) mod faulty;
+pub mod footing;
 pub mod log;
 pub mod medium;
 pub mod node;

@@ -29,7 +29,7 @@ pub use key::Key;
 use super::{damage, medium::Medium};
 
 /// The store's name in the home folder.
-pub(crate) const FILE: &str = "node.redb";
+pub(super) const FILE: &str = "node.redb";
 /// The table everything is in.
 const ROWS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("rows");
 /// Facts about the file itself.

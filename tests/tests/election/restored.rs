@@ -41,6 +41,13 @@ fn put_back(scene: &mut Scene) {
     copy(&backup(scene), &home);
 }
 
+/// The same, each file over what is there.
+fn put_back_over(scene: &mut Scene) {
+    let station = scene.station;
+    scene.cluster[station].kill();
+    copy(&backup(scene).join("."), &scene.cluster[station].world.state());
+}
+
 /// What runs at the station after the copy was made: an operation that ended, and one that runs.
 async fn works(scene: &Scene) -> InFlight {
     let chat = scene.chat("v1/after").await;
@@ -87,6 +94,15 @@ async fn comes_back(mut scene: Scene, watch: Watch, call: InFlight) {
 
 #[tokio::test]
 async fn f15_a_home_put_back_to_an_earlier_start_comes_back_by_itself_and_repeats_nothing() {
+    earlier_start(put_back).await;
+}
+
+#[tokio::test]
+async fn f15_a_home_overwritten_by_one_of_an_earlier_start_comes_back_by_itself_and_repeats_nothing() {
+    earlier_start(put_back_over).await;
+}
+
+async fn earlier_start(put_back: impl Fn(&mut Scene)) {
     let mut scene = Scene::new().await;
     let station = scene.station;
     scene.cluster[station].stop().await;

@@ -107,9 +107,9 @@ impl Key {
         Self::of(b'I', "")
     }
 
-    /// Which file this store is in: in a copy of it the row speaks of another one (failure rule F15).
+    /// In which files the last start was written down (failure rule F15).
     #[must_use]
-    pub fn mark() -> Self {
+    pub fn footing() -> Self {
         Self::of(b'F', "")
     }
 
