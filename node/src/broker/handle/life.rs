@@ -145,6 +145,12 @@ impl Broker {
         self.shared.memory().volatile.doors.used(device);
     }
 
+    /// The calls that count now.
+    #[cfg(test)]
+    pub(crate) fn doors(&self) -> std::collections::BTreeMap<NodeId, u64> {
+        self.shared.memory().volatile.doors.counts().clone()
+    }
+
     /// The node's own store has this start on disk, too ([`super::super::Place::run`]).
     ///
     /// # Errors

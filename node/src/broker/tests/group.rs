@@ -16,6 +16,7 @@ use futures_util::future::BoxFuture;
 use tokio::task::AbortHandle;
 
 use super::*;
+use crate::broker::prefer::{PREFER_EVERY_MS, PREFER_LOOKS_MIN};
 
 const MINUTE: u64 = 60_000;
 const TLS: [u8; 32] = [5; 32];
@@ -295,6 +296,30 @@ async fn an_orderly_end_hands_the_office_over_first() {
     standings.wait_for(|now| now.leader.is_some_and(|leader| leader != node(1))).await.unwrap();
     acting(&[two, three]).await;
     assert_eq!(fresh(one.broker(), "op").await, Err(ProposeError::Stopped));
+}
+
+/// Time is virtual: a broker looks at the doors for minutes before it moves.
+#[tokio::test(start_paused = true)]
+async fn the_office_moves_to_the_device_whose_door_is_used_and_stays_there() {
+    let all = devices(3).await;
+    assert!(all[0].acts());
+    let began = tokio::time::Instant::now();
+    let second = async || {
+        if let Some(acting) = all.iter().find(|device| device.acts()) {
+            acting.broker().door_used(node(3));
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    };
+    let looks = |count: u32| Duration::from_millis(PREFER_EVERY_MS) * count;
+    while !all[2].acts() {
+        assert!(began.elapsed() < looks(PREFER_LOOKS_MIN + 2), "it moves");
+        second().await;
+    }
+    assert!(began.elapsed() > looks(PREFER_LOOKS_MIN - 2), "not at once: {:?}", began.elapsed());
+    for _ in 0..10 {
+        second().await;
+        assert!(all[2].acts(), "it stays");
+    }
 }
 
 #[tokio::test]

@@ -65,6 +65,7 @@ impl Forwarding {
             sent: Some(sent),
         };
         sending.sent = true;
+        self.broker.door_used(seat.own());
         let calling = async {
             gather(&self.fleet, &self.broker, &request).await;
             Arc::clone(&self.toolbox).call(request).await

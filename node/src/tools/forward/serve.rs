@@ -126,6 +126,7 @@ impl Inner {
                 return;
             }
         };
+        self.broker.door_used(peer);
         self.run(call, arguments, stream).await;
     }
 

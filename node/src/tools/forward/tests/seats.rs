@@ -186,7 +186,7 @@ struct Stand {
     standings: BTreeMap<u8, watch::Sender<Arc<Standing>>>,
     door: Arc<Forwarding>,
     term: Mutex<u64>,
-    _devices: Vec<Device>,
+    devices: Vec<Device>,
 }
 
 impl Stand {
@@ -225,7 +225,7 @@ impl Stand {
             devices.push(device);
         }
         let door = doors.pop().unwrap();
-        let stand = Self { wires, shared, standings, door, term: Mutex::new(0), _devices: devices };
+        let stand = Self { wires, shared, standings, door, term: Mutex::new(0), devices };
         stand.seat(Some(holder), &[1, 2, 3]);
         stand
     }
@@ -316,6 +316,17 @@ async fn moves(from: u8, to: u8, phase: Phase) {
         tokio::task::yield_now().await;
     }
     stand.executed().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_call_counts_at_the_broker_for_the_door_that_it_entered_at() {
+    for holder in [1, DOOR] {
+        let stand = Stand::new(holder);
+        let (calling, _) = stand.begin();
+        stand.ends_well(calling).await;
+        let counted = stand.devices[usize::from(holder) - 1].broker.doors();
+        assert_eq!(counted, [(node(DOOR), 1)].into(), "the broker is device {holder}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
