@@ -12,7 +12,7 @@ use super::{
 use crate::{
     api::Duplicate,
     discovery::Source,
-    identity::NodeId,
+    identity::{Incarnation, NodeId},
     transport::{Connection, Ended, Line, Stream, StreamError},
     wire::{CloseCode, CodecError, HELLO_BYTES_MAX, Hello, meet},
 };
@@ -181,17 +181,24 @@ fn settle(
     book.succeeded(peer, address, core.now());
     drop(book);
     core.remember(peer, theirs.incarnation);
-    if theirs.incarnation.is_anew() && before != Some(theirs.incarnation) {
-        tracing::warn!(
-            peer = %link.label,
-            "the device's home was put back from a copy, or is one: it takes part as another member from now on"
-        );
+    if before != Some(theirs.incarnation) {
+        warn_anew(&link.label, theirs.incarnation);
     }
     // It is there now, whatever became of earlier dials.
     core.raft.poke(&peer);
     tracing::info!(peer = %link.label, %address, build = %theirs.build, dialled, "connected");
     serve::start(core, &link, stream, words);
     Ok(link)
+}
+
+/// Says that a device whose run was let in for the first time begins a chain of its own (F15).
+pub(super) fn warn_anew(label: &str, run: Incarnation) {
+    if run.is_anew() {
+        tracing::warn!(
+            peer = %label,
+            "the device's home was put back from a copy, or is one: it takes part as another member from now on"
+        );
+    }
 }
 
 /// Closes a connection that is refused.

@@ -67,8 +67,9 @@ async fn comes_back(mut scene: Scene, watch: Watch, call: InFlight) {
     println!("in step {:?} after its start", start.elapsed());
     assert!(start.elapsed() < IN_STEP, "{:?}", start.elapsed());
 
-    let told = call.answer().await;
-    assert!(told.is_error && told.text().contains("not known"), "{}", excerpt(&told.text()));
+    // An error, or the receipt when the broker has judged it already.
+    let told = call.answer().await.text();
+    assert!(told.contains("not known"), "{}", excerpt(&told));
     let chat = scene.chat("v1/after").await;
     let ended = chat.call("bash", json!({"command": scene.ledger.append("ended"), "operationId": "op-ended"})).await;
     assert_eq!(ended.header()["replay"]["status"], "completed", "{}", excerpt(&ended.text()));

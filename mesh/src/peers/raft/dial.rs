@@ -152,6 +152,7 @@ pub(super) fn settle(core: &Core, connection: &Connection, theirs: &Hello) -> Re
     drop(book);
     if noted == Noted::Later {
         core.remember(peer, run);
+        greet::warn_anew(&core.label(&peer), run);
     }
     Ok(run)
 }
