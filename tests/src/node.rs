@@ -11,11 +11,14 @@ use std::{
 
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
+use tokio::sync::oneshot;
 
 use crate::{client::Client, process, wait, world::World};
 
 /// A node is ready in well under a second; a debug build on a busy machine needs more.
 const READY: Duration = Duration::from_secs(60);
+/// How long the last words of a node that ended may take to be read.
+const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// How a node is started.
 #[derive(Clone, Debug, Default)]
@@ -161,7 +164,7 @@ impl Node {
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         let mut child = command.spawn().expect("the program starts");
         let log = Arc::new(Mutex::new(String::new()));
-        keep_log(child.stderr.take().expect("piped above"), Arc::clone(&log));
+        let read = keep_log(child.stderr.take().expect("piped above"), Arc::clone(&log));
         let lines = first_line(child.stdout.take().expect("piped above"));
         let ready = tokio::task::spawn_blocking(move || lines.recv_timeout(READY).ok()).await.ok().flatten();
         let ready = ready.and_then(|line| serde_json::from_str::<Value>(&line).ok()).filter(|value| value.is_object());
@@ -173,6 +176,8 @@ impl Node {
             }
             None => {
                 node.kill();
+                // All that it said, unless something that it started holds its standard error open.
+                let _ = tokio::time::timeout(LAST_WORDS, read).await;
                 Err(node.log())
             }
         }
@@ -349,7 +354,9 @@ impl Drop for Node {
     }
 }
 
-fn keep_log(mut stderr: impl Read + Send + 'static, log: Arc<Mutex<String>>) {
+/// Keeps what is said; the receiver hears when there is no more.
+fn keep_log(mut stderr: impl Read + Send + 'static, log: Arc<Mutex<String>>) -> oneshot::Receiver<()> {
+    let (end, ended) = oneshot::channel();
     std::thread::spawn(move || {
         let mut buffer = [0; 4096];
         while let Ok(count @ 1..) = stderr.read(&mut buffer) {
@@ -357,7 +364,9 @@ fn keep_log(mut stderr: impl Read + Send + 'static, log: Arc<Mutex<String>>) {
                 log.push_str(&String::from_utf8_lossy(&buffer[..count]));
             }
         }
+        let _ = end.send(());
     });
+    ended
 }
 
 /// Gives the first line through the channel and reads the rest away, so that the node never blocks on a full pipe.
