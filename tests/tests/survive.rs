@@ -127,6 +127,8 @@ async fn a_second_node_on_the_same_home_is_refused_and_the_first_goes_on() {
     let refused = Node::try_start(Arc::clone(&node.world), Setup::new()).await;
     let log = refused.expect_err("the second does not become ready");
     assert!(log.contains("runs already"), "says why: {log}");
+    let ended = node.world.run(&["up", "--mcp", "127.0.0.1:0"]).status;
+    assert_eq!(ended.code(), Some(1), "{ended}");
     assert!(node.chat("v1/x").call("bash", json!({"command": "echo on"})).await.ok().output().contains("on"));
 }
 

@@ -65,6 +65,34 @@ fn f10_the_office_of_another_term_is_refused_and_nothing_is_written() {
 }
 
 #[test]
+fn f10_whoever_is_elected_and_reaches_nobody_takes_no_office() {
+    for seed in 0..2 {
+        lab(seed, async {
+            let mut mesh = Mesh::settled(3).await;
+            mesh.device(1).office().await;
+            mesh.kill(1).await;
+            let leads = |n: &u8| mesh.device(*n).on().shared.metrics().state == openraft::ServerState::Leader;
+            let elected = loop {
+                match [2, 3].into_iter().find(leads) {
+                    Some(elected) => break elected,
+                    None => pass(Duration::from_millis(1)).await,
+                }
+            };
+            // The votes came; nothing of its own term is confirmed, and will not be.
+            mesh.net.isolate(elected);
+            for _ in 0..10 {
+                assert_eq!(mesh.device(elected).standing().office, None);
+                assert!(mesh.device(elected).on().assure().await.is_err());
+                pass(SOON).await;
+            }
+            mesh.net.heal();
+            mesh.elected(1).await;
+            mesh.stop().await;
+        });
+    }
+}
+
+#[test]
 fn three_members_elect_another_when_the_leader_is_gone_and_lose_nothing() {
     for seed in 0..8 {
         lab(seed, async {

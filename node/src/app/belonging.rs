@@ -60,7 +60,8 @@ impl Node {
     pub(super) async fn join_mesh(&self, code: JoinCode) -> Result<JoinRow, CommandError> {
         let code = code.invite();
         let roster = self.membership.roster();
-        if joining(&roster, &self.own(), code.mesh)? == Joining::Member && roster.members.len() > 1 {
+        let joining = joining(&roster, &self.own(), code.mesh, &code.inviter)?;
+        if joining == Joining::Member && roster.members.len() > 1 {
             return Ok(JoinRow {
                 mesh: roster.mesh.to_string(),
                 device: roster.label(&code.inviter),

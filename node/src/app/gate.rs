@@ -114,3 +114,117 @@ fn shut(membership: &Membership) -> Answer {
     let structured = json!({ "text": text }).as_object().cloned().unwrap_or_default();
     Answer { content: vec![Content::Text(text)], structured, is_error: true, ticket: Ticket::default() }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use chappie_mesh::{Member, NodeId, Roster};
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::{
+        broker::{Broker, Settings, testing},
+        content::JsonObject,
+        fleet::membership::Remembered,
+        storage::{
+            medium::Medium,
+            node::{Change, Key, NodeStore},
+        },
+    };
+
+    /// Calls that end when they are let, and how many came.
+    struct Tools(Mutex<usize>, watch::Sender<bool>);
+
+    impl Surface for Tools {
+        fn specs(&self) -> &[ToolSpec] {
+            &[]
+        }
+
+        fn instructions(&self) -> &str {
+            ""
+        }
+
+        fn call(self: Arc<Self>, _: Request) -> BoxFuture<'static, Result<Answer, UnknownTool>> {
+            Box::pin(async move {
+                *self.0.lock().unwrap() += 1;
+                let _ = self.1.subscribe().wait_for(|open| *open).await;
+                let structured = JsonObject::new();
+                Ok(Answer { content: Vec::new(), structured, is_error: false, ticket: Ticket::default() })
+            })
+        }
+
+        fn disconnected(&self, _: &Conversation) {}
+
+        fn resource_templates(&self) -> Vec<(String, String, String)> {
+            Vec::new()
+        }
+
+        fn read_resource(
+            self: Arc<Self>,
+            _: String,
+            _: Caller,
+        ) -> BoxFuture<'static, Result<ResourceRead, ResourceError>> {
+            Box::pin(std::future::ready(Err(ResourceError::NotFound(String::new()))))
+        }
+    }
+
+    fn request() -> Request {
+        let (arguments, caller) = (JsonObject::new(), Caller::default());
+        Request { tool: "bash".into(), arguments, caller, cancelled: CancellationToken::new(), sent: None }
+    }
+
+    fn gate(membership: Arc<Membership>, open: bool) -> (Arc<Gate>, Arc<Tools>) {
+        let tools = Arc::new(Tools(Mutex::default(), watch::Sender::new(open)));
+        (Arc::new(Gate::new(tools.clone(), membership)), tools)
+    }
+
+    /// A device that stands alone, or one that has joined a mesh and not handed over yet what its own broker knew.
+    async fn member(home: &std::path::Path, owing: bool) -> Arc<Membership> {
+        let own = NodeId::from([1; 32]);
+        let store = NodeStore::open(home).unwrap();
+        if owing {
+            let mut roster = Roster::alone([7; 16].into(), NodeId::from([2; 32]), "hub".into());
+            roster.members.insert(own, Member { name: "one".into() });
+            let row = json!({"roster": roster, "addresses": [], "owing": true});
+            store.durable(vec![Change::set(Key::mesh(), &row)]).await.unwrap();
+        }
+        let remembered = Remembered::read(&store, &own).await.unwrap();
+        let place = crate::broker::Place {
+            member_of: remembered.member_of(),
+            ..testing::place(Medium::Folder(home.to_owned()), own)
+        };
+        let broker = Broker::open(place, Settings::default()).await.unwrap();
+        Membership::open(own, "one", store, broker, remembered).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn f18_a_call_waits_while_what_the_own_broker_knew_is_handed_over() {
+        let home = tempfile::tempdir().unwrap();
+        let membership = member(home.path(), true).await;
+        assert!(membership.is_owing());
+        let (gate, tools) = gate(membership.clone(), true);
+        let call = gate.clone().call(request());
+        let mut call = std::pin::pin!(call);
+        assert!(futures_util::poll!(call.as_mut()).is_pending());
+        assert_eq!(*tools.0.lock().unwrap(), 0, "neither broker would know of it");
+        gate.quiet().await;
+        membership.handed_over().await.unwrap();
+        assert!(!call.await.unwrap().is_error);
+        assert_eq!(*tools.0.lock().unwrap(), 1);
+    }
+
+    #[tokio::test]
+    async fn f18_a_join_waits_for_the_calls_that_are_under_way() {
+        let home = tempfile::tempdir().unwrap();
+        let (gate, tools) = gate(member(home.path(), false).await, false);
+        let mut call = gate.clone().call(request());
+        assert!(futures_util::poll!(call.as_mut()).is_pending());
+        assert_eq!(*tools.0.lock().unwrap(), 1);
+        let mut quiet = std::pin::pin!(gate.quiet());
+        assert!(futures_util::poll!(quiet.as_mut()).is_pending());
+        tools.1.send_replace(true);
+        assert!(!call.await.unwrap().is_error);
+        assert!(futures_util::poll!(quiet.as_mut()).is_ready());
+    }
+}

@@ -6,6 +6,8 @@ mod commands;
 mod desk;
 mod gate;
 mod mesh;
+#[cfg(test)]
+mod tests;
 
 use std::{
     collections::BTreeMap,

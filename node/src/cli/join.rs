@@ -64,6 +64,11 @@ fn told(row: &JoinRow, runs: bool) -> String {
 /// Uses the invite of the settings, before the node says that it is ready. A member goes on silently.
 pub(super) async fn at_start(commands: &dyn Commands, code: Option<JoinCode>) -> Result<(), Failure> {
     let Some(code) = code else { return Ok(()) };
+    // A member needs it no more, whatever has become of the device that made it.
+    let mesh = code.invite().mesh.to_string();
+    if commands.status().await.is_ok_and(|now| !now.peers.is_empty() && now.mesh == Some(mesh)) {
+        return Ok(());
+    }
     let row = until_joined(async || commands.join(code.clone()).await).await.map_err(|error| {
         Failure::Failed(format!("cannot use the invite in CHAPPIE_JOIN: {error}; or start without it"))
     })?;

@@ -79,17 +79,20 @@ pub fn matching<'a>(devices: impl Iterator<Item = (String, &'a str)>, word: &str
 pub enum Joining {
     /// It is a member of that mesh: nothing is to be done.
     Member,
+    /// It is a member, and does not know the device that invites: members came and went while it was away, and perhaps none
+    /// of those that it knows remains. The code lets it in again as who it is (failure rule F20).
+    Again,
     /// It stands alone and may join (failure rule F18).
     Free,
 }
 
-/// Whether the device with this roster may use a code of the mesh `mesh`.
+/// Whether the device with this roster may use a code of `inviter` for the mesh `mesh`.
 ///
 /// # Errors
 /// When it belongs to another mesh together with other devices.
-pub fn joining(roster: &Roster, own: &NodeId, mesh: MeshId) -> Result<Joining, CommandError> {
+pub fn joining(roster: &Roster, own: &NodeId, mesh: MeshId, inviter: &NodeId) -> Result<Joining, CommandError> {
     if roster.mesh == mesh {
-        return Ok(Joining::Member);
+        return Ok(if roster.members.contains_key(inviter) { Joining::Member } else { Joining::Again });
     }
     let others: Vec<NodeId> = roster.members.keys().copied().filter(|node| node != own).collect();
     if others.is_empty() {
@@ -189,13 +192,19 @@ mod tests {
     #[test]
     fn only_a_device_that_stands_alone_joins_and_a_member_has_nothing_to_do() {
         let alone = roster(&[(1, "box")]);
-        assert_eq!(joining(&alone, &node(1), [8; 16].into()), Ok(Joining::Free));
-        assert_eq!(joining(&alone, &node(1), [7; 16].into()), Ok(Joining::Member), "its own code");
+        assert_eq!(joining(&alone, &node(1), [8; 16].into(), &node(3)), Ok(Joining::Free));
+        assert_eq!(joining(&alone, &node(1), [7; 16].into(), &node(1)), Ok(Joining::Member), "its own code");
         let fleet = roster(&[(1, "box"), (2, "laptop")]);
-        assert_eq!(joining(&fleet, &node(2), [7; 16].into()), Ok(Joining::Member));
-        let message = joining(&fleet, &node(2), [8; 16].into()).unwrap_err().message;
+        assert_eq!(joining(&fleet, &node(2), [7; 16].into(), &node(1)), Ok(Joining::Member));
+        let message = joining(&fleet, &node(2), [8; 16].into(), &node(1)).unwrap_err().message;
         for part in ["box", "chappie forget", &node(2).short(), "reset-identity"] {
             assert!(message.contains(part), "{part} is not in: {message}");
         }
+    }
+
+    #[test]
+    fn f20_a_member_uses_the_code_of_a_device_that_it_does_not_know() {
+        let fleet = roster(&[(1, "box"), (2, "laptop")]);
+        assert_eq!(joining(&fleet, &node(2), [7; 16].into(), &node(3)), Ok(Joining::Again));
     }
 }

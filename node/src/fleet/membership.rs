@@ -301,9 +301,16 @@ impl Membership {
             return Err(JoinFailure::NotAlone(roster.members.len() - 1));
         }
         let welcome = chappie_mesh::join_over(identity, name, build, code, sockets).await?;
-        let owing = self.broker.group().mesh != welcome.roster.mesh;
-        self.keep(Row { roster: welcome.roster, addresses: bounded(welcome.addresses), owing }).await?;
+        self.welcomed(welcome.roster, bounded(welcome.addresses)).await?;
         Ok(self.roster())
+    }
+
+    /// Keeps what an inviter said. It may know less than this device, when this one was a member before.
+    async fn welcomed(&self, roster: Roster, addresses: Addresses) -> Result<(), StoreError> {
+        let known = self.row().as_ref().map(|row| row.roster.clone());
+        let roster = known.filter(|known| known.mesh == roster.mesh && !roster.supersedes(known)).unwrap_or(roster);
+        let owing = self.broker.group().mesh != roster.mesh;
+        self.keep(Row { roster, addresses, owing }).await
     }
 
     /// Holds this device where it is while it lets another one in: two devices that join each other at one time would each
@@ -531,6 +538,20 @@ mod tests {
         }
         membership.adopt(joined(2, 6), Vec::new()).await.unwrap();
         assert_eq!(membership.roster().version, 6);
+    }
+
+    #[tokio::test]
+    async fn f20_a_member_that_is_let_in_again_owes_nothing_and_keeps_the_later_word() {
+        let home = tempfile::tempdir().unwrap();
+        let membership = open(home.path()).await;
+        membership.welcomed(joined(2, 5), Vec::new()).await.unwrap();
+        assert!(membership.is_owing(), "what its own mesh knows is handed over");
+        membership.handed_over().await.unwrap();
+        let later = joined(3, 9);
+        membership.welcomed(later.clone(), Vec::new()).await.unwrap();
+        assert_eq!((&*membership.roster(), membership.is_owing()), (&later, false), "nobody that it knew remains");
+        membership.welcomed(joined(2, 5), Vec::new()).await.unwrap();
+        assert_eq!(*membership.roster(), later, "a device that was forgotten and does not know it");
     }
 
     #[tokio::test]

@@ -11,13 +11,14 @@ use crate::{
         Broker, ProposeError, ReceiptKey, ReceiptKind, ReceiptScope, ReceiptStatus, Reserve, Reserved, Settlement,
         receipt_key,
     },
+    budget::TextBudget,
     content::Block,
     host::BoxFuture,
-    ids::{CallId, Millis},
+    ids::{CallId, Conversation, Millis},
     sessions::{
         entry::Body,
         history::Range,
-        journal::{JournalRow, RowState},
+        journal::{JournalRow, Outcome, RowState},
     },
 };
 
@@ -101,6 +102,24 @@ async fn f2_acceptance_is_on_disk_before_the_host_starts_and_reading_leaves_no_r
     run.delivered();
     world.store.flush().await.unwrap();
     assert_eq!(world.store.read::<JournalRow>(&Key::journal(&CallId::from("2"))).unwrap(), None);
+}
+
+#[tokio::test]
+async fn f2_a_queued_operation_is_in_memory_only_and_goes_with_the_node() {
+    let (world, session) = world().await;
+    let first = session.submit(work("hang", "1")).unwrap();
+    until("the first runs", || world.script.running.load(Ordering::SeqCst) == 1).await;
+    let queued = session.submit(work("note", "2")).unwrap();
+    let row = |world: &World| world.store.read::<JournalRow>(&Key::journal(&CallId::from("2"))).unwrap();
+    world.store.flush().await.unwrap();
+    assert_eq!(row(&world), None);
+    let after = crash(world).await;
+    assert_eq!(row(&after), None);
+    assert_eq!(history(&after.sessions.list().remove(0)).await, ["asks hang", "Interrupted"]);
+    let late = after.sessions.operations().claim_late(&CallId::from("r"), &chat()).await.unwrap();
+    assert_eq!(late.iter().map(|late| late.call_id.as_str()).collect::<Vec<_>>(), ["1"]);
+    assert!(after.script.ran.lock().unwrap().is_empty());
+    drop((first, queued));
 }
 
 #[tokio::test]
@@ -192,16 +211,6 @@ async fn f2_f8_a_crash_while_running_is_interrupted_uncertain_and_told_once() {
     drop(run);
 }
 
-#[tokio::test]
-async fn f9_an_outcome_that_the_broker_did_not_hear_of_is_reported_after_a_restart() {
-    let (world, session) = world().await;
-    let claim = reserve(&world, &session, "op", "1").await;
-    let mut run = session.submit(Operation { receipt: Some(claim.clone()), ..work("note", "1") }).unwrap();
-    run.done().await;
-    assert_eq!(world.broker.receipt(&claim.key).unwrap().status, ReceiptStatus::Completed);
-    run.delivered();
-}
-
 /// A broker behind a line that may be cut.
 struct Line {
     broker: Broker,
@@ -260,8 +269,8 @@ impl Office for Line {
     }
 }
 
-#[tokio::test]
-async fn f9_a_broker_that_was_away_hears_everything_when_it_is_met_again() {
+/// A world whose broker cannot be reached, and the line to it.
+async fn cut_off() -> (World, Arc<Line>, Arc<Session>) {
     let mut line = None;
     let world = open_with(tempfile::tempdir().unwrap(), |broker| {
         let cut = Arc::new(Line { broker, up: AtomicBool::new(false) });
@@ -269,8 +278,27 @@ async fn f9_a_broker_that_was_away_hears_everything_when_it_is_met_again() {
         cut
     })
     .await;
-    let line = line.unwrap();
     let session = world.sessions.create(world.home.path(), None).await.unwrap();
+    (world, line.unwrap(), session)
+}
+
+#[tokio::test]
+async fn f9_an_outcome_that_the_broker_did_not_hear_of_is_reported_after_a_restart() {
+    let (world, _line, session) = cut_off().await;
+    let status = |world: &World, claim: &ReceiptClaim| world.broker.receipt(&claim.key).map(|receipt| receipt.status);
+    let claim = reserve(&world, &session, "op", "1").await;
+    let mut run = session.submit(Operation { receipt: Some(claim.clone()), ..work("note", "1") }).unwrap();
+    assert!(matches!(run.done().await, Progress::Finished(_)));
+    run.delivered();
+    assert_eq!(status(&world, &claim), Some(ReceiptStatus::Running), "the broker has heard nothing");
+    let after = crash(world).await;
+    until("it is reported", || status(&after, &claim) == Some(ReceiptStatus::Completed)).await;
+    assert!(after.script.ran.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn f9_a_broker_that_was_away_hears_everything_when_it_is_met_again() {
+    let (world, line, session) = cut_off().await;
     let status = |claim: &ReceiptClaim| world.broker.receipt(&claim.key).map(|receipt| receipt.status);
     let (ran, lost) = (reserve(&world, &session, "ran", "1").await, reserve(&world, &session, "lost", "2").await);
     let running = reserve(&world, &session, "running", "3").await;
@@ -433,4 +461,46 @@ fn only_a_request_id_that_names_one_request_is_an_identity() {
         assert_eq!(identity(id, "s"), None, "{id}");
     }
     assert_eq!(Millis(5).since(Millis(9)), 0);
+}
+
+#[tokio::test]
+async fn f26_beyond_2048_late_results_the_oldest_is_a_stub_that_a_restart_keeps() {
+    const KEPT: usize = 2_048;
+    // What one outcome has is bounded by the text of an answer; pictures are references. So 256 MiB are never reached.
+    assert!(KEPT * TextBudget::WHOLE.bytes * 8 <= 256 << 20);
+    let (world, session) = world().await;
+    let whose = |n: usize| Conversation::Chat(format!("v1/{n}"));
+    let row = |n: usize| JournalRow {
+        call_id: CallId(format!("{n:05}")),
+        session: session.record().id.clone(),
+        cwd: "/".into(),
+        conversation: Some(whose(n)),
+        request_id: None,
+        request_key: None,
+        receipt: None,
+        label: "note".into(),
+        accepted: clock::now(),
+        state: RowState::Finished(clock::now()),
+        ended: None,
+        settled: true,
+        delivered: false,
+        detached: true,
+        offered: 0,
+    };
+    let (rows, outcome) = ((0..=KEPT).map(row).collect::<Vec<_>>(), Outcome::default());
+    let both = |row: &JournalRow| {
+        [Change::set(Key::journal(&row.call_id), row), Change::set(Key::outcome(&row.call_id), &outcome)]
+    };
+    world.store.durable(rows.iter().flat_map(both).collect()).await.unwrap();
+    rows.into_iter().for_each(|row| world.sessions.operations().insert_late(row));
+    let looked_at = async |world: &World| {
+        for (n, kept) in [(0, None), (1, Some(&outcome)), (KEPT, Some(&outcome))] {
+            let by = CallId::from("r");
+            let late = world.sessions.operations().claim_late(&by, &whose(n)).await.unwrap();
+            assert_eq!((late.len(), late[0].outcome.as_ref()), (1, kept), "{n}");
+            world.sessions.operations().release_late(&by);
+        }
+    };
+    looked_at(&world).await;
+    looked_at(&crash(world).await).await;
 }

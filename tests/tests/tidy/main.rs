@@ -5,6 +5,7 @@
 
 mod imports;
 mod purity;
+mod rules;
 mod shape;
 mod source;
 mod tree;

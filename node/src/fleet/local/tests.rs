@@ -441,3 +441,14 @@ async fn f3_an_attempt_that_was_asked_about_stays_sealed_over_a_restart() {
     assert!(matches!(run(&node(&world), late).done().await, Ran::Fenced(_)));
     assert_eq!(ran(&world), [""; 0]);
 }
+
+#[tokio::test]
+async fn f26_a_late_result_whose_payload_is_gone_points_to_history() {
+    let (world, _session) = world().await;
+    let node = node(&world);
+    drop(run(&node, dispatch(&world, "note", "1")));
+    until("it is late", || world.sessions.operations().has_late(&chat())).await;
+    world.store.durable(vec![Change::remove(Key::outcome(&CallId::from("1")))]).await.unwrap();
+    let text = format!("{:?}", node.board(board("r", None)).await);
+    assert!(text.contains("deferredResult") && text.contains("read the session's history"), "{text}");
+}

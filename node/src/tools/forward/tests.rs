@@ -5,16 +5,25 @@ use std::{
     time::Duration,
 };
 
-use chappie_mesh::{Roster, StreamKind};
+use chappie_mesh::{Roster, Stream, StreamKind};
 use serde_json::json;
-use tokio::{sync::watch, task::JoinHandle, time::Instant};
+use tokio::{
+    sync::watch,
+    task::JoinHandle,
+    time::{Instant, timeout},
+};
 use tokio_util::sync::CancellationToken;
 
-use super::{Doors, Forwarding};
+use super::{
+    Doors, Forwarding,
+    protocol::{Call, News, Order},
+};
 use crate::{
     content::{JsonObject, Part},
     fleet::{
         directory::Fleet,
+        line::ASK_WAIT,
+        protocol::CONTROL_MAX,
         testing::{Device, Only, Scripted, Wires, info, node, roster},
     },
     host::BoxFuture,
@@ -46,13 +55,16 @@ struct Bench {
     /// Where calls go that name no session.
     session: Mutex<&'static str>,
     open: watch::Sender<bool>,
+    /// What each sending left of the budget.
+    budgets: Mutex<Vec<Duration>>,
 }
 
 impl Bench {
     fn new(open: bool) -> Arc<Self> {
         let specs = vec![spec("bash", ACTS), spec("history", READS)];
         let (version, open) = (watch::Sender::new(0), watch::Sender::new(open));
-        Arc::new(Self { specs, log: Mutex::default(), version, session: Mutex::new("s"), open })
+        let (log, budgets) = (Mutex::default(), Mutex::default());
+        Arc::new(Self { specs, log, version, session: Mutex::new("s"), open, budgets })
     }
 
     fn note(&self, line: String) {
@@ -76,6 +88,7 @@ impl Bench {
         let sent = request.sent.as_ref().expect("it came from another device");
         self.note(format!("call {} to {:?}", request.tool, request.pin().map(|pin| pin.as_str().to_owned())));
         assert!(request.budget(BUDGET) <= BUDGET && !sent.call_id.as_str().is_empty());
+        self.budgets.lock().unwrap().push(sent.budget);
         if request.tool == "bash" {
             let explicit = request.arguments.contains_key("sessionId");
             let session = request.pin().cloned().unwrap_or_else(|| (*self.session.lock().unwrap()).into());
@@ -225,6 +238,63 @@ async fn f1_a_first_and_a_moved_target_are_agreed_on_before_the_dispatch() {
     }
     assert_eq!(stand.bench.count("dispatched"), 4);
     assert_eq!(stand.bench.count("call bash to None"), 4, "no call was sent twice");
+}
+
+/// Sends a call to the broker by hand, and gives its stream and whether the broker waits for a word on where it goes.
+async fn by_hand(stand: &Stand, call_id: &str, proposal: Option<&str>) -> (Stream, bool) {
+    let caller = Caller { conversation: Some(Conversation::Chat("c".into())), ..Caller::default() };
+    let call = Call::new(call_id.into(), "bash", &JsonObject::new(), &caller, BUDGET).unwrap();
+    let call = Call { proposal: proposal.map(Into::into), ..call };
+    let mut stream = stand.door.line.open(node(1), StreamKind::Door, ASK_WAIT).await.unwrap();
+    stream.send.message(&Order::Call(Box::new(call))).await.unwrap();
+    match stream.recv.message::<News>(CONTROL_MAX).await {
+        Ok(Some(News::Assigned { session, wait, .. })) if session.as_str() == "s" => (stream, wait),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn f1_nothing_is_dispatched_before_the_door_knows_where_it_goes() {
+    let stand = Stand::new(true);
+    // No proposal, and one with which the broker does not agree.
+    for (dispatched, proposal) in [None, Some("elsewhere")].into_iter().enumerate() {
+        let (mut stream, waits) = by_hand(&stand, &format!("c{dispatched}"), proposal).await;
+        assert!(waits);
+        let quiet = timeout(Duration::from_secs(30), stream.recv.message::<News>(CONTROL_MAX)).await;
+        assert!(quiet.is_err(), "{quiet:?}");
+        assert_eq!(stand.bench.count("dispatched"), dispatched, "{:?}", stand.bench.log());
+        stream.send.message(&Order::Ack).await.unwrap();
+        stand.bench.saw("dispatched", dispatched + 1).await;
+    }
+    // A door that goes away without a word: it is never dispatched.
+    let (stream, _) = by_hand(&stand, "gone", None).await;
+    drop(stream);
+    let never = timeout(Duration::from_secs(30), stand.bench.saw("dispatched", 3)).await;
+    assert!(never.is_err(), "{:?}", stand.bench.log());
+}
+
+#[tokio::test(start_paused = true)]
+async fn f1_a_proposal_that_the_broker_agrees_with_is_dispatched_at_once() {
+    let stand = Stand::new(true);
+    let (_stream, waits) = by_hand(&stand, "1", Some("s")).await;
+    assert!(!waits);
+    stand.bench.saw("dispatched", 1).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn f5_a_call_that_is_sent_again_has_what_is_left_of_its_budget() {
+    let stand = Stand::new(false);
+    let calling = stand.begin(Stand::request("bash", "c", JsonObject::new()));
+    stand.bench.saw("dispatched", 1).await;
+    tokio::time::advance(Duration::from_secs(30)).await;
+    stand.wires.cut();
+    stand.bench.saw("dispatched", 2).await;
+    let budgets = stand.bench.budgets.lock().unwrap().clone();
+    let [first, again] = budgets[..] else { panic!("{budgets:?}") };
+    assert!(first > BUDGET - Duration::from_secs(1) && again <= BUDGET - Duration::from_secs(30), "{budgets:?}");
+    assert!(again > Duration::from_secs(10), "{budgets:?}");
+    stand.bench.open.send_replace(true);
+    assert!(!calling.await.unwrap().is_error);
 }
 
 #[tokio::test(start_paused = true)]

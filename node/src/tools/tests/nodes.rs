@@ -4,7 +4,9 @@ use super::*;
 use crate::{
     broker::Announced,
     fleet::{Directory, Placed, SessionNode},
+    host::BoxFuture,
     ids::SessionId,
+    tools::surface::{Assign, Assigned, Sent},
 };
 
 /// The sessions of two nodes.
@@ -105,4 +107,34 @@ async fn a_folders_session_is_preferred_only_where_nothing_else_is_said() {
     let mut chat = Chat::new(&toolbox, chat());
     chat.caller.preferred = Some(id(&near));
     assert_eq!(chat.written("call", note(None)).await[0]["sessionId"], json!(id(&far)), "a chat takes a free one");
+}
+
+/// A door that agrees with everything.
+struct Agreeing;
+
+impl Assign for Agreeing {
+    fn assigned(&self, _: Assigned) -> BoxFuture<'_, bool> {
+        Box::pin(std::future::ready(true))
+    }
+
+    fn again(&self, cause: &str) {
+        panic!("it was to be sent again: {cause}");
+    }
+}
+
+#[tokio::test]
+async fn f1_a_call_with_a_pin_goes_there_and_nothing_is_selected() {
+    let (near, far, toolbox) = pair(LONG).await;
+    let id = |world: &World| world.sessions.list()[0].record().id.clone();
+    let one = Chat::new(&toolbox, chat());
+    one.written("init", at(&near, json!({}))).await;
+    let sent = Sent { call_id: "pinned".into(), pin: Some(id(&far)), budget: LONG, assign: Arc::new(Agreeing) };
+    let (caller, cancelled) = (one.caller.clone(), CancellationToken::new());
+    let arguments = note(None).as_object().cloned().unwrap();
+    let request = Request { tool: "call".into(), arguments, caller, cancelled, sent: Some(sent) };
+    let answer = Arc::clone(&toolbox).call(request).await.unwrap();
+    assert_eq!(blocks(&answer)[0]["sessionId"], json!(id(&far)), "its conversation's default is the other one");
+    answer.ticket.written();
+    assert_eq!((near.script.ran.lock().unwrap().len(), far.script.ran.lock().unwrap().len()), (0, 1));
+    assert_eq!(one.written("call", note(None)).await[0]["sessionId"], json!(id(&near)), "the default is as before");
 }
