@@ -16,7 +16,7 @@ use tokio::{
 
 use super::{
     counters::{Counters, Tally},
-    device::{Device, Inside},
+    device::{Device, Inside, Limits},
     options::Options,
 };
 use crate::world::{
@@ -50,6 +50,8 @@ pub(super) struct Post<M> {
     pub(super) due: Option<Instant>,
     /// Since when it runs without having been held.
     released: Instant,
+    /// Lost syncs that were counted.
+    lost_syncs: u64,
 }
 
 impl<M> Post<M> {
@@ -77,12 +79,16 @@ impl<M: Runs> Bed<M> {
     pub(super) fn new(seed: Seed, count: u8, options: &Options, trace: &Trace) -> Result<Self, String> {
         let lies = options.lies();
         let net = Net::new(seed.fork("net"), Rule::CALM, trace.clone());
+        // Half of the worlds have logs so short that a member which was away for a while needs a snapshot.
+        let mut drawn = seed.fork("limits").rng();
+        let log = drawn.hits(PerMille(500)).then(|| (drawn.within(40..=200), drawn.within(5..=20)));
+        let limits = Limits { log };
         let mut posts = Vec::new();
         for number in 1..=count {
-            let device = Device::new(number, seed, &net, trace, options.broken)?;
+            let device = Device::new(number, seed, &net, trace, options.broken, limits)?;
             device.disk.wear(Wear { lies, ..Wear::default() });
             let (runs, inside, starting, due) = (None, None, None, None);
-            posts.push(Post { device, runs, inside, starting, due, released: Instant::now() });
+            posts.push(Post { device, runs, inside, starting, due, released: Instant::now(), lost_syncs: 0 });
         }
         Ok(Self {
             net,
@@ -108,6 +114,12 @@ impl<M: Runs> Bed<M> {
     /// Ends what runs on a device; it is due again `after` that.
     pub(super) fn stop(&mut self, at: usize, after: Duration, power: bool) {
         let post = &mut self.posts[at];
+        let states = [Counters::CrashQueued, Counters::CrashRunning, Counters::CrashDone];
+        let open = post.device.cut_off();
+        // One that stopped in its order has given up what ran.
+        if post.runs.is_some() {
+            states.into_iter().zip(open).for_each(|(state, count)| self.tally.add(state, count));
+        }
         if power {
             post.device.crash();
         } else {
@@ -122,6 +134,7 @@ impl<M: Runs> Bed<M> {
 
     /// Takes in who has started, gives up who failed, lets go on who was held. Gives the devices that are to be started.
     pub(super) async fn tend(&mut self) -> Vec<usize> {
+        self.count();
         let mut starts = Vec::new();
         for at in 0..self.posts.len() {
             if let Some(task) = self.posts[at].starting.as_mut().filter(|task| task.is_finished()) {
@@ -155,6 +168,17 @@ impl<M: Runs> Bed<M> {
             }
         }
         starts
+    }
+
+    /// What devices reached since the last look.
+    fn count(&mut self) {
+        for post in &mut self.posts {
+            let [first, behind] = post.device.snapshots();
+            self.tally.add(Counters::FirstSnapshots, first);
+            self.tally.add(Counters::Snapshots, behind);
+            let lost = post.device.disk.counts().lost_syncs;
+            self.tally.add(Counters::LostSyncs, lost - std::mem::replace(&mut post.lost_syncs, lost));
+        }
     }
 
     /// A slow sync holds the process.

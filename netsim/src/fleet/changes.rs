@@ -4,6 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use chappie::control::CommandError;
+use futures_util::FutureExt as _;
 use tokio::{
     task::JoinHandle,
     time::{Instant, timeout},
@@ -11,7 +12,6 @@ use tokio::{
 
 use super::{
     bed::{LOOK, Post, Runs as _},
-    counters::Counters,
     device::{Device, Inside},
     node::{Node, Start},
     whole::Village,
@@ -28,11 +28,18 @@ const COPY: u8 = 99;
 /// What is kept for changes.
 #[derive(Default)]
 pub(super) struct Kept {
-    /// A backup of a device, and in which of its starts it was made.
-    backup: Option<(usize, u64, Image)>,
+    backup: Option<Backup>,
     copy: Option<Copied>,
     /// Such a change happens once a seed: two at a time are more than any mesh of three can stand.
     done: bool,
+}
+
+/// A backup of the device `at`.
+struct Backup {
+    at: usize,
+    /// How many devices had joined by then.
+    members: usize,
+    image: Image,
 }
 
 struct Copied {
@@ -69,8 +76,8 @@ impl Village {
             let fits: Vec<usize> =
                 (0..self.bed.posts.len()).filter(|at| self.joined[*at] && self.bed.posts[*at].is_up()).collect();
             if let Some(at) = self.bed.rng.pick(&fits).copied() {
-                let device = &self.bed.posts[at].device;
-                self.kept.backup = Some((at, device.starts(), device.disk.image()));
+                let (members, image) = (self.joined_posts().count(), self.bed.posts[at].device.disk.image());
+                self.kept.backup = Some(Backup { at, members, image });
                 self.bed.posts[at].device.tell(format_args!("is backed up"));
             }
         }
@@ -82,7 +89,14 @@ impl Village {
     pub(super) fn end_copy(&mut self) {
         if let Some(mut copy) = self.kept.copy.take() {
             copy.device.kill();
-            copy.inside.bury(copy.task);
+            // One that did not even start beside its original shows nothing.
+            match (&mut copy.task).now_or_never() {
+                Some(Ok(Ok(node))) => {
+                    self.bed.tally.fault(Kind::Clone);
+                    copy.inside.bury(node);
+                }
+                _ => copy.inside.bury(copy.task),
+            }
         }
     }
 
@@ -107,18 +121,17 @@ impl Village {
         self.kept.done = true;
     }
 
+    /// A backup, also one of the running start, is put back. The device comes back by itself as a new member whose journal
+    /// says that it does not know (F15).
     fn restore(&mut self) {
-        // Starts tell a device that went back in time from one that did not (F15): without one in between nobody can tell.
-        let started_since = |at: usize, start: u64| self.hard || self.bed.posts[at].device.starts() > start;
-        let fits = self.kept.backup.take_if(|(at, start, _)| started_since(*at, *start));
-        let Some((at, _, image)) = fits else { return };
+        let Some(Backup { at, members, image }) = self.kept.backup.take() else { return };
         self.office.ledger.shake_all(at);
         self.bed.stop(at, Duration::from_millis(500), true);
         self.bed.posts[at].device.disk.put_back(&image);
         self.bed.posts[at].device.obeyed().forget();
         self.bed.posts[at].device.tell(format_args!("is put back to its backup"));
-        if !self.hard {
-            // It goes on running, and must do no harm; the others keep it out until its owner resets its identity (F15).
+        if members < 2 {
+            // It knew nobody then, and goes on alone until its owner invites it.
             (self.joined[at], self.forgotten[at], self.sessions[at]) = (false, true, None);
         }
         self.changed(Kind::Restore);
@@ -135,7 +148,7 @@ impl Village {
         }
         let task = inside.spawn(Node::start(Start::of(&device, home, &self.office.ledger)));
         self.kept.copy = Some(Copied { device, inside, task, until: Instant::now() + COPY_RUNS });
-        self.changed(Kind::Clone);
+        self.kept.done = true;
     }
 
     async fn join_late(&mut self) -> Result<(), String> {
@@ -150,7 +163,6 @@ impl Village {
             tokio::time::sleep(LOOK).await;
         }
         if self.joined[at] {
-            self.bed.tally.add(Counters::Snapshots, 1);
             self.changed(Kind::Join);
         }
         Ok(())
@@ -191,7 +203,7 @@ impl Village {
             }
         }
         self.office.ledger.shake_all(survivor);
-        self.changed(Kind::Recover);
+        self.kept.done = true;
         let begin = Instant::now();
         loop {
             let Some((node, inside)) =
@@ -210,6 +222,7 @@ impl Village {
             }
         }
         self.bed.posts[survivor].device.tell(format_args!("began the mesh anew"));
+        self.bed.tally.fault(Kind::Recover);
         Ok(())
     }
 

@@ -13,30 +13,35 @@ pub enum Counters {
     LeaderChanges,
     /// Other devices vote.
     MembershipChanges,
-    /// A snapshot was installed in a running member.
+    /// A snapshot was installed in a member whose own log ended before it.
     Snapshots,
+    /// A snapshot was installed in a member that had nothing.
+    FirstSnapshots,
+    /// A sync failed and took along what it was to make durable.
+    LostSyncs,
     /// A store failed and was opened anew.
     Reopened,
     /// A disk was replaced by an empty one.
     Wiped,
-    /// Work that waited for its turn on a device that ended.
+    /// An operation that waited for its turn in a process that was killed or lost its power: in no journal.
     CrashQueued,
-    /// Work that ran there.
+    /// One that its journal had as running then.
     CrashRunning,
-    /// Work that had ended there, and nobody knew yet.
+    /// One whose outcome its journal had, and nobody had been told.
     CrashDone,
 }
 
 /// What a swarm of whole nodes must reach, over all its seeds.
-pub const REQUIRED: [&str; 14] = [
+pub const REQUIRED: [&str; 15] = [
     "LeaderChanges",
     "MembershipChanges",
     "Snapshots",
+    "FirstSnapshots",
+    "LostSyncs",
     "CrashQueued",
     "CrashRunning",
     "CrashDone",
     "fault OneWay",
-    "fault LostSync",
     "fault Suspend",
     "fault Restore",
     "fault Clone",

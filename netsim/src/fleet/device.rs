@@ -2,6 +2,7 @@
 //! world's parts as our own seams want them.
 
 use std::{
+    collections::BTreeMap,
     io,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     sync::{Arc, Mutex, PoisonError},
@@ -10,7 +11,7 @@ use std::{
 use chappie::storage::medium::Disks;
 use chappie_mesh::{
     Identity, NodeId, Sockets,
-    runtime::{self, World},
+    runtime::{self, Reached, World},
 };
 use quinn::AsyncUdpSocket;
 use redb::StorageBackend;
@@ -44,6 +45,48 @@ pub(super) struct Device {
     trace: Trace,
     broken: Option<Broken>,
     obeyed: Obeyed,
+    noted: Noted,
+    limits: Limits,
+}
+
+/// Limits of the log that a seed sets lower than they are, so that they are reached.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Limits {
+    /// Entries between two snapshots, and how many stay behind one; `None`: as many as ever.
+    pub(super) log: Option<(u64, u64)>,
+}
+
+/// How far the operations of a device are, by its own journal, and which snapshots it installed.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Noted(Arc<Mutex<Notes>>);
+
+#[derive(Debug, Default)]
+struct Notes {
+    open: BTreeMap<String, Reached>,
+    snapshots: [u64; 2],
+}
+
+impl Noted {
+    fn note(&self, what: Reached, of: &str) {
+        let mut notes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match what {
+            Reached::Snapshot { behind } => notes.snapshots[usize::from(behind)] += 1,
+            Reached::Over => drop(notes.open.remove(of)),
+            Reached::Queued | Reached::Running | Reached::Ended => drop(notes.open.insert(of.to_owned(), what)),
+        }
+    }
+
+    /// Its process ended: how many operations waited, ran, and had ended without anybody being told.
+    fn end(&self) -> [u64; 3] {
+        let open = std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner).open);
+        let count = |wanted: Reached| open.values().filter(|reached| **reached == wanted).count() as u64;
+        [Reached::Queued, Reached::Running, Reached::Ended].map(count)
+    }
+
+    /// Snapshots that were installed since this was asked last: first ones, and those of a member that fell behind.
+    fn snapshots(&self) -> [u64; 2] {
+        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner).snapshots)
+    }
 }
 
 /// The highest epoch and term that a device obeyed, over its starts; and when it obeyed a lower one, which.
@@ -79,6 +122,7 @@ impl Device {
         net: &Net,
         trace: &Trace,
         broken: Option<Broken>,
+        limits: Limits,
     ) -> Result<Self, String> {
         let name = format!("n{number}");
         let seed = seed.fork(&name);
@@ -96,13 +140,15 @@ impl Device {
             trace: trace.clone(),
             broken,
             obeyed: Obeyed::default(),
+            noted: Noted::default(),
+            limits,
             name,
         })
     }
 
     /// A second device with the first one's identity and all that is on its disk, at an address of its own.
     pub(super) fn copy_of(&self, number: u8, seed: Seed) -> Result<Self, String> {
-        let mut copy = Self::new(number, seed, &self.net, &self.trace, self.broken)?;
+        let mut copy = Self::new(number, seed, &self.net, &self.trace, self.broken, self.limits)?;
         copy.identity = Arc::clone(&self.identity);
         copy.disk.put_back(&self.disk.image());
         Ok(copy)
@@ -110,6 +156,16 @@ impl Device {
 
     pub(super) fn node(&self) -> NodeId {
         self.identity.node_id()
+    }
+
+    /// What ended with its process, by its journal: see [`Noted::end`].
+    pub(super) fn cut_off(&self) -> [u64; 3] {
+        self.noted.end()
+    }
+
+    /// See [`Noted::snapshots`].
+    pub(super) fn snapshots(&self) -> [u64; 2] {
+        self.noted.snapshots()
     }
 
     pub(super) const fn obeyed(&self) -> &Obeyed {
@@ -132,7 +188,8 @@ impl Device {
             Process::new(&self.name, self.seed.fork(&format!("start {}", self.starts)), Arc::clone(&self.wall));
         self.process = Some(Arc::clone(&process));
         self.tell(format_args!("starts, the {}. time", self.starts));
-        Arc::new(Inside { process, broken: self.broken, obeyed: self.obeyed.clone() })
+        let (obeyed, noted) = (self.obeyed.clone(), self.noted.clone());
+        Arc::new(Inside { process, broken: self.broken, obeyed, noted, limits: self.limits })
     }
 
     pub(super) fn medium(&self) -> Arc<dyn Disks> {
@@ -197,6 +254,8 @@ pub(super) struct Inside {
     process: Arc<Process>,
     broken: Option<Broken>,
     obeyed: Obeyed,
+    noted: Noted,
+    limits: Limits,
 }
 
 impl Inside {
@@ -245,6 +304,20 @@ impl World for Inside {
     fn obeys(&self, epoch: u64, term: u64) {
         self.obeyed.note(self.process.name(), [epoch, term]);
     }
+
+    fn reached(&self, what: Reached, of: &str) {
+        if self.process.mode() != Mode::Dead {
+            self.noted.note(what, of);
+        }
+    }
+
+    fn limit(&self, what: &str, usual: u64) -> u64 {
+        match (what, self.limits.log) {
+            ("snapshot every", Some((every, _))) => every,
+            ("kept behind", Some((_, kept))) => kept,
+            _ => usual,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -277,5 +350,28 @@ impl Disks for Drive {
 
     fn mark(&self, name: &str) -> Option<[u8; 16]> {
         self.0.mark(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_crash_meets_is_what_the_journal_said_last() {
+        let noted = Noted::default();
+        for (call, reached) in [
+            ("waits", &[Reached::Queued][..]),
+            ("runs", &[Reached::Queued, Reached::Running]),
+            ("ended", &[Reached::Queued, Reached::Running, Reached::Ended]),
+            ("told", &[Reached::Queued, Reached::Running, Reached::Ended, Reached::Over]),
+            ("only read", &[Reached::Queued, Reached::Over]),
+        ] {
+            reached.iter().for_each(|reached| noted.note(*reached, call));
+        }
+        noted.note(Reached::Snapshot { behind: true }, "");
+        assert_eq!(noted.end(), [1, 1, 1]);
+        assert_eq!(noted.end(), [0, 0, 0], "the next process begins with what its own journal says");
+        assert_eq!((noted.snapshots(), noted.snapshots()), ([0, 1], [0, 0]));
     }
 }

@@ -143,21 +143,12 @@ impl Ledger {
     }
 
     /// A device is switched off: what was under way there, and what ended within the last two seconds, may be uncertain.
-    /// Gives how many were waiting, running, and done without anybody knowing.
-    pub(super) fn shake(&self, device: usize) -> [u64; 3] {
-        let mut states = [0; 3];
+    pub(super) fn shake(&self, device: usize) {
         for piece in self.lock().pieces.values_mut().filter(|piece| piece.device == device && !piece.known) {
-            let state = match (piece.begun, piece.done) {
-                (0, _) => 0,
-                (_, None) => 1,
-                _ => 2,
-            };
-            states[state] += u64::from(piece.denied.is_none());
             if piece.done.is_none_or(|(at, _)| at.elapsed().as_secs() < 2) {
                 piece.shaken = true;
             }
         }
-        states
     }
 
     /// A device's journal is gone, or is an older one: nothing that went there must be told any more.

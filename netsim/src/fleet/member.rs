@@ -83,7 +83,6 @@ struct Notes {
     who: String,
     truth: Truth,
     own: Arc<Mutex<Vec<u64>>>,
-    restores: Arc<Mutex<u64>>,
 }
 
 impl Machine for Notes {
@@ -112,7 +111,6 @@ impl Machine for Notes {
             self.truth.applied(&self.who, own.len(), command);
             own.push(command);
         }
-        *self.restores.lock().unwrap_or_else(PoisonError::into_inner) += 1;
         Ok(())
     }
 }
@@ -168,9 +166,6 @@ pub(super) struct Member {
     /// A mesh ends with its last handle.
     pub(super) mesh: Mesh,
     pub(super) state: Arc<Mutex<Vec<u64>>>,
-    restores: Arc<Mutex<u64>>,
-    /// What its own start took from the store.
-    own_restores: u64,
 }
 
 impl Member {
@@ -178,13 +173,8 @@ impl Member {
     pub(super) async fn start(start: Start) -> Result<Self, String> {
         let node = start.identity.node_id();
         let (store, opened, head) = open(&start, node)?;
-        let (state, restores): (Arc<Mutex<Vec<u64>>>, Arc<Mutex<u64>>) = (Arc::default(), Arc::default());
-        let notes = Notes {
-            who: start.name.clone(),
-            truth: start.truth.clone(),
-            own: Arc::clone(&state),
-            restores: Arc::clone(&restores),
-        };
+        let state: Arc<Mutex<Vec<u64>>> = Arc::default();
+        let notes = Notes { who: start.name.clone(), truth: start.truth.clone(), own: Arc::clone(&state) };
         let settings = Settings {
             node,
             store: head.store,
@@ -202,7 +192,6 @@ impl Member {
             Arc::new(Line(Arc::clone(&slot))),
         );
         let consensus = consensus.await.map_err(|error| error.to_string())?;
-        let own_restores = *restores.lock().unwrap_or_else(PoisonError::into_inner);
         let config = MeshConfig {
             identity: start.identity,
             name: start.name,
@@ -219,12 +208,7 @@ impl Member {
         // Set once, here.
         let _new = slot.set(mesh.clone());
         consensus.tend(start.roster);
-        Ok(Self { consensus, mesh, state, restores, own_restores })
-    }
-
-    /// How many snapshots its machine was given by others.
-    pub(super) fn restores(&self) -> u64 {
-        *self.restores.lock().unwrap_or_else(PoisonError::into_inner) - self.own_restores
+        Ok(Self { consensus, mesh, state })
     }
 
     pub(super) fn commands(&self) -> Vec<u64> {

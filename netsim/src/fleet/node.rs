@@ -15,7 +15,7 @@ use tokio::sync::{Mutex, watch};
 use super::{bed::Runs, device::Device, host::factory, ledger::Ledger};
 
 /// How long a call is held at its door: short, so that seeds have answers that come later.
-const CALL_BUDGET: Duration = Duration::from_secs(8);
+const CALL_BUDGET: Duration = Duration::from_secs(4);
 
 /// A node that runs.
 #[derive(Clone)]

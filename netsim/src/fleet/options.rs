@@ -60,21 +60,11 @@ pub struct Options {
     pub keep: Keep,
     /// What is broken on purpose.
     pub broken: Option<Broken>,
-    /// Whether disks are copied too.
-    pub clones: bool,
-    /// Whether a backup of the running start may be put back too, and a device that was put back is to work again
-    /// afterwards. Copies disks, too.
-    pub hard: bool,
     /// Where its trace is left.
     pub took: Took,
 }
 
 impl Options {
-    /// Whether disks are copied.
-    pub(super) const fn copies(&self) -> bool {
-        self.clones || self.hard
-    }
-
     /// Whether disks say "durable" and lie.
     pub(super) fn lies(&self) -> bool {
         self.broken == Some(Broken::Fsync)

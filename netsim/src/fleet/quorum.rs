@@ -67,7 +67,6 @@ struct Table {
     founder: usize,
     roster: watch::Sender<Arc<Roster>>,
     truth: Truth,
-    restores: Vec<u64>,
     seed: Seed,
     /// Each device's last start. A real node has it in its other database, which is not replaced with this one.
     runs: Vec<Option<Incarnation>>,
@@ -147,18 +146,8 @@ impl Table {
         let broker = bed.posts.first().map(|post| post.device.node()).ok_or("no devices")?;
         let (removed, voters) = (BTreeSet::new(), BTreeSet::new());
         let roster = Roster { mesh, epoch: 1, version: 1, broker, members, removed, voters, epoch_id: [1; 16] };
-        let restores = vec![0; usize::from(count)];
         let roster = watch::Sender::new(Arc::new(roster));
-        Ok(Self {
-            bed,
-            group,
-            founder: 0,
-            roster,
-            truth: Truth::default(),
-            restores,
-            seed,
-            runs: vec![None; usize::from(count)],
-        })
+        Ok(Self { bed, group, founder: 0, roster, truth: Truth::default(), seed, runs: vec![None; usize::from(count)] })
     }
 
     fn listed(&self, at: usize) -> bool {
@@ -186,7 +175,6 @@ impl Table {
         self.runs[at] = Some(run);
         let start = Start::of(device, others, self.group, founds, self.roster.subscribe(), self.truth.clone(), run);
         let task = inside.spawn(Member::start(start));
-        self.restores[at] = 0;
         self.bed.started(at, inside, task);
     }
 
@@ -208,9 +196,6 @@ impl Table {
                 self.bed.stop(at, Duration::from_millis(300), false);
                 continue;
             }
-            let restores = member.restores();
-            self.bed.tally.add(Counters::Snapshots, restores.saturating_sub(self.restores[at]));
-            self.restores[at] = restores;
         }
         let acting = self.bed.offices()?;
         let open = acting.iter().filter_map(|(at, _)| self.bed.posts[*at].runs.clone()).collect();

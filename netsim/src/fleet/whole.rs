@@ -79,8 +79,6 @@ pub(super) struct Village {
     pub(super) joined: Vec<bool>,
     pub(super) forgotten: Vec<bool>,
     pub(super) kept: Kept,
-    /// See [`Options`].
-    pub(super) hard: bool,
 }
 
 /// Runs it.
@@ -108,8 +106,7 @@ async fn run_in(seed: Seed, home: PathBuf, options: &Options, trace: &Trace) -> 
     let mut village = Village::new(seed, home, options, trace)?;
     village.found().await?;
     let chats: Vec<_> = (1..=CHATS).map(|number| tokio::spawn(village.chat(seed, number).run())).collect();
-    let kinds: Vec<Kind> = KINDS.into_iter().filter(|kind| options.copies() || *kind != Kind::Clone).collect();
-    let mut plan = Plan::draw(seed.fork("faults"), &kinds);
+    let mut plan = Plan::draw(seed.fork("faults"), &KINDS);
     trace.event("world", format_args!("faults: {:?}", plan.kinds()));
     let begin = Instant::now();
     let mut next = plan.draw_next();
@@ -156,8 +153,7 @@ impl Village {
         };
         let count = usize::from(count);
         let (joined, forgotten) = (vec![false; count], vec![false; count]);
-        let (sessions, kept, hard) = (vec![None; count], Kept::default(), options.hard);
-        Ok(Self { bed, office, seed, home, sessions, joined, forgotten, kept, hard })
+        Ok(Self { bed, office, seed, home, sessions: vec![None; count], joined, forgotten, kept: Kept::default() })
     }
 
     /// Whether there is to be more trouble.
@@ -291,10 +287,7 @@ impl Village {
         }
         let Some(at) = self.bed.some(Post::is_up) else { return Ok(()) };
         if matches!(kind, Kind::Crash | Kind::Kill | Kind::Restart) {
-            let [queued, running, done] = self.office.ledger.shake(at);
-            self.bed.tally.add(Counters::CrashQueued, queued);
-            self.bed.tally.add(Counters::CrashRunning, running);
-            self.bed.tally.add(Counters::CrashDone, done);
+            self.office.ledger.shake(at);
         }
         match kind {
             Kind::Restart => self.restart(at),
