@@ -5,6 +5,7 @@
 
 mod moving;
 mod opening;
+mod reopen;
 mod room;
 mod sounding;
 
@@ -29,7 +30,7 @@ use tokio::{
 use super::{
     errors::{OpenError, ProposeError},
     follow::Start,
-    limits::{REOPEN_MS, SILENT_MS, SOUND_MAX, SPLIT_HEARD_MS},
+    limits::{SILENT_MS, SOUND_MAX, SPLIT_HEARD_MS},
     machine::Replica,
     prefer::PREFER_EVERY_MS,
     shared::{Clocks, Shared},
@@ -40,6 +41,7 @@ use crate::storage::{
     medium::Medium,
 };
 use opening::{Taken, all_of, damaged, take, unusable};
+use reopen::Reopen;
 use room::Room;
 use sounding::sounded;
 
@@ -146,6 +148,8 @@ impl Front {
 
 /// The member that runs.
 struct Running {
+    /// Since when.
+    since: Instant,
     consensus: Consensus,
     standing: watch::Receiver<Arc<Standing>>,
 }
@@ -163,8 +167,7 @@ pub(super) struct Council {
     /// Whose log the store has.
     head: Head,
     running: Result<Running, Down>,
-    /// The next pause before the store is opened again; zero while all is well.
-    pause: Duration,
+    reopen: Reopen,
     controls: mpsc::Receiver<Control>,
     front: Arc<Front>,
     seat: watch::Sender<Seat>,
@@ -217,7 +220,7 @@ pub(super) async fn open(
         store,
         head,
         running: Err(Down { retry: Instant::now() }),
-        pause: Duration::ZERO,
+        reopen: Reopen::default(),
         controls,
         front: Arc::clone(&front),
         seat,
@@ -252,7 +255,7 @@ impl Council {
             consensus.tend(self.shared.tended.subscribe());
         }
         self.front.show(Some((self.head.group, consensus.clone())));
-        self.running = Ok(Running { consensus, standing });
+        self.running = Ok(Running { since: Instant::now(), consensus, standing });
         self.stand();
         Ok(())
     }
@@ -355,7 +358,6 @@ impl Council {
         }
         let held = self.seat.borrow().acting.as_ref().map(|acting| acting.office);
         if standing.office.is_some() || (!alone && standing.trouble.is_none()) {
-            self.pause = Duration::ZERO;
             self.shared.memory().trouble = None;
         }
         if held != standing.office || self.seat.borrow().alone != alone {
@@ -387,11 +389,10 @@ impl Council {
     async fn fail(&mut self, cause: String) {
         tracing::warn!(cause, "the broker's store failed; it is opened again");
         self.shared.memory().trouble = Some(cause.clone());
+        let ran = self.running.as_ref().map_or(Duration::ZERO, |running| running.since.elapsed());
         self.stop().await;
         self.show_down(Some(cause));
-        self.running = Err(Down { retry: Instant::now() + self.pause });
-        let (first, longest) = (Duration::from_millis(REOPEN_MS.0), Duration::from_millis(REOPEN_MS.1));
-        self.pause = (self.pause * 2).clamp(first, longest);
+        self.running = Err(Down { retry: Instant::now() + self.reopen.failed(ran) });
     }
 
     /// Ends the member.
