@@ -43,6 +43,8 @@ struct Backup {
 }
 
 struct Copied {
+    /// Whose copy it is.
+    of: usize,
     device: Device,
     inside: Arc<Inside>,
     task: JoinHandle<Result<Node, String>>,
@@ -84,6 +86,11 @@ impl Village {
         if self.kept.copy.as_ref().is_some_and(|copy| copy.until <= Instant::now()) {
             self.end_copy();
         }
+    }
+
+    /// Whether a copy of this device's disk runs now.
+    pub(super) fn is_copied(&self, at: usize) -> bool {
+        self.kept.copy.as_ref().is_some_and(|copy| copy.of == at)
     }
 
     pub(super) fn end_copy(&mut self) {
@@ -147,7 +154,7 @@ impl Village {
             return;
         }
         let task = inside.spawn(Node::start(Start::of(&device, home, &self.office.ledger)));
-        self.kept.copy = Some(Copied { device, inside, task, until: Instant::now() + COPY_RUNS });
+        self.kept.copy = Some(Copied { of: at, device, inside, task, until: Instant::now() + COPY_RUNS });
         self.kept.done = true;
     }
 

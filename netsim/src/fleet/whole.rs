@@ -286,6 +286,10 @@ impl Village {
             return Ok(());
         }
         let Some(at) = self.bed.some(Post::is_up) else { return Ok(()) };
+        if self.is_copied(at) {
+            // A copy that takes its original's place, and gives it back, is an open question: docs/TESTING.md.
+            return Ok(());
+        }
         if matches!(kind, Kind::Crash | Kind::Kill | Kind::Restart) {
             self.office.ledger.shake(at);
         }
