@@ -206,7 +206,7 @@ pub(super) async fn open(
     let Taken { store, head, persisted, state } =
         taken.map_err(|cause| unusable(&place, &io::Error::other(cause))).and_then(|taken| taken)?;
     let standing = Standing::before(head.group, MemberId::of(&place.node, &head.store));
-    let shared = Arc::new(Shared::new(place.node, standing, state.at, clocks));
+    let shared = Arc::new(Shared::new(standing, state.at, clocks));
     let front = Arc::new(Front::default());
     // As far as is known before its member has started.
     let alone = state.membership.is_some();

@@ -5,7 +5,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
 };
 
@@ -31,7 +31,6 @@ pub(super) type Clocks = Box<dyn Fn() -> Reading + Send + Sync>;
 
 /// What all parts of the broker share. Lock order: `state`, then `memory`.
 pub(super) struct Shared {
-    node: NodeId,
     state: RwLock<State>,
     memory: Mutex<Memory>,
     /// Index of the last applied command.
@@ -40,10 +39,10 @@ pub(super) struct Shared {
     pub(super) changed: watch::Sender<u64>,
     /// The roster of the state with the voters and the broker of the group; see [`nobody`] before there is one.
     pub(super) roster: watch::Sender<Arc<Roster>>,
-    /// The roster by which members are taken in and let go: without this device while it moves the office away for good.
+    /// The roster by which members are taken in and let go: without those that are about to leave.
     pub(super) tended: watch::Sender<Arc<Roster>>,
-    /// How many want it moved away.
-    leaving: AtomicUsize,
+    /// Who is about to leave, and how many want that.
+    leaving: Mutex<BTreeMap<NodeId, usize>>,
     /// What the rosters that are shown were made of: making them takes time in a large mesh.
     shown: Mutex<Option<Sight>>,
     /// How the group stands.
@@ -65,15 +64,21 @@ struct Sight {
     word: (MeshId, u64, u64),
     leader: Option<NodeId>,
     voters: BTreeSet<NodeId>,
-    leaving: bool,
+    leaving: BTreeSet<NodeId>,
 }
 
-/// This device moves the office away for good.
-pub(super) struct Leaving(Arc<Shared>);
+/// A device is about to leave: it gives its vote, and the office, to others.
+pub(super) struct Leaving(Arc<Shared>, NodeId);
 
 impl Drop for Leaving {
     fn drop(&mut self) {
-        self.0.leaving.fetch_sub(1, Ordering::SeqCst);
+        {
+            let mut leaving = self.0.leaving();
+            if let Some(count) = leaving.get_mut(&self.1) {
+                *count -= 1;
+            }
+            leaving.retain(|_, count| *count > 0);
+        }
         self.0.publish();
     }
 }
@@ -121,7 +126,7 @@ pub(super) struct Undo {
 
 impl Shared {
     /// Before any log was read. `last` is the latest stamp that the store has, zero for a store without one.
-    pub(super) fn new(node: NodeId, standing: Standing, last: Millis, clocks: Clocks) -> Self {
+    pub(super) fn new(standing: Standing, last: Millis, clocks: Clocks) -> Self {
         let memory = Memory {
             volatile: Volatile::default(),
             time: MeshTime::resume(Some(last), clocks()),
@@ -130,14 +135,13 @@ impl Shared {
             trouble: None,
         };
         Self {
-            node,
             state: RwLock::default(),
             memory: Mutex::new(memory),
             applied: watch::Sender::new(0),
             changed: watch::Sender::new(0),
             roster: watch::Sender::new(Arc::new(nobody())),
             tended: watch::Sender::new(Arc::new(nobody())),
-            leaving: AtomicUsize::new(0),
+            leaving: Mutex::default(),
             shown: Mutex::default(),
             standing: watch::Sender::new(Arc::new(standing)),
             open: Arc::default(),
@@ -301,14 +305,14 @@ impl Shared {
     fn publish_rosters(&self) -> u64 {
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         let standing = Arc::clone(&self.standing.borrow());
-        let leaving = self.leaving.load(Ordering::SeqCst) > 0;
+        let leaving: BTreeSet<NodeId> = self.leaving().keys().copied().collect();
         let state = self.state();
         let sight = state.membership.as_ref().map(|known| Sight {
             group: standing.group,
             word: (known.mesh, known.epoch, known.version),
             leader: standing.leader,
             voters: standing.voters.clone(),
-            leaving,
+            leaving: leaving.clone(),
         });
         if *shown == sight {
             return state.applied;
@@ -317,9 +321,7 @@ impl Shared {
         let applied = state.applied;
         drop(state);
         let mut tended = roster.clone();
-        if leaving {
-            tended.members.remove(&self.node);
-        }
+        tended.members.retain(|member, _| !leaving.contains(member));
         *shown = sight;
         for (sender, roster) in [(&self.roster, roster), (&self.tended, tended)] {
             sender.send_if_modified(|shown| {
@@ -333,11 +335,15 @@ impl Shared {
         applied
     }
 
-    /// Members are looked after as if this device had left, until the value is dropped: another one gets the office.
-    pub(super) fn leave(self: &Arc<Self>) -> Leaving {
-        self.leaving.fetch_add(1, Ordering::SeqCst);
+    fn leaving(&self) -> MutexGuard<'_, BTreeMap<NodeId, usize>> {
+        self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Members are looked after as if `node` had left, until the value is dropped: others get its vote and its office.
+    pub(super) fn leave(self: &Arc<Self>, node: NodeId) -> Leaving {
+        *self.leaving().entry(node).or_default() += 1;
         self.publish();
-        Leaving(Arc::clone(self))
+        Leaving(Arc::clone(self), node)
     }
 
     /// Puts a command on the list of those that take others back. The writer works it off with its next batch.

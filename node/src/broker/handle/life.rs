@@ -21,6 +21,7 @@ use super::{
         follow::{Meeting, meet},
         limits::{FOLLOW_WAIT_MS, IMPORT_BATCH, LEAVE_WAIT_MS, MOVE_WAIT_MS, SILENT_MS},
         reannounce::Reannounced,
+        shared::Leaving,
         writer::Message,
     },
     Broker,
@@ -134,10 +135,20 @@ impl Broker {
         if self.hand_over(None).await {
             return true;
         }
-        let _leaving = self.shared.leave();
+        let _leaving = self.shared.leave(self.node);
         let mut standings = self.standing();
         let moved = standings.wait_for(|now| now.leader.is_some_and(|leader| leader != self.node));
         timeout(Duration::from_millis(MOVE_WAIT_MS), moved).await.is_ok_and(|moved| moved.is_ok())
+    }
+
+    /// Has others take the vote of `node`, which is about to be forgotten: it may be needed for that, and is cut off as soon
+    /// as it is forgotten. Until the value is dropped it gets none again. Where nobody can take it, that is so after a while.
+    pub(super) async fn take_vote(&self, node: NodeId) -> Leaving {
+        let leaving = self.shared.leave(node);
+        let mut standings = self.standing();
+        let taken = standings.wait_for(|now| now.office.is_none() || !now.voters.contains(&node));
+        let _ = timeout(Duration::from_millis(MOVE_WAIT_MS), taken).await;
+        leaving
     }
 
     /// A call entered at the door of `device`; the broker moves to where most of them do.

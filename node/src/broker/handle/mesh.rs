@@ -110,7 +110,8 @@ impl Broker {
 
     /// Forgets a device (F21): it leaves the roster, defaults in its `sessions` are dropped, and receipts that run there
     /// become uncertain. The same again takes the sessions that were not known before. A device that is the broker itself
-    /// makes another one the broker first, which has to be asked then: [`ProposeError::NotBroker`].
+    /// makes another one the broker first, which has to be asked then: [`ProposeError::NotBroker`]. A voter gives its vote
+    /// away before it is cut off.
     ///
     /// # Errors
     /// [`ForgetError`]; nothing was changed.
@@ -127,6 +128,7 @@ impl Broker {
             let moved = self.move_away().await;
             return Err(if moved { ProposeError::NotBroker.into() } else { ForgetError::Broker(name()) });
         }
+        let _leaving = self.take_vote(node).await;
         match self.propose(Command::Remove { node, sessions: sessions.clone() }).await? {
             Reply::Kept(Kept::Last) => return Err(ForgetError::Last(name())),
             Reply::Kept(Kept::Unknown) | Reply::NoMesh => return Err(ForgetError::Unknown(name())),

@@ -534,6 +534,26 @@ async fn f21_the_broker_of_three_devices_can_be_forgotten() {
     forget_the_broker(3).await;
 }
 
+/// With a third one away its own vote is needed for that, and as soon as it is forgotten it is cut off.
+#[tokio::test]
+async fn f21_a_voter_gives_its_vote_away_before_it_is_forgotten() {
+    let all = devices(3).await;
+    let [one, _, three] = &all[..] else { unreachable!() };
+    settle(&all, || one.voters() == 3).await;
+    three.kill();
+    let mut rosters = one.broker().rosters();
+    let forgetting = one.broker().forget(node(2), vec![]);
+    let cut_off = rosters.wait_for(|roster| !roster.members.contains_key(&node(2)));
+    let voters = async {
+        drop(cut_off.await.unwrap());
+        one.broker().standing().borrow().voters.clone()
+    };
+    let (forgot, voters) = tokio::join!(forgetting, voters);
+    forgot.unwrap();
+    assert!(!voters.contains(&node(2)), "{voters:?}");
+    assert!(one.acts() && fresh(one.broker(), "more").await.is_ok());
+}
+
 #[tokio::test]
 async fn f21_the_only_voter_of_two_devices_can_be_forgotten_while_it_is_there() {
     forget_the_broker(2).await;
