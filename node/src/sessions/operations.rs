@@ -106,6 +106,8 @@ struct Run {
     detached: bool,
     /// Whether the journal has its row.
     journaled: bool,
+    /// Whether its outcome was handed out for a response of its own.
+    handed_out: bool,
     /// Counts its handles: only the latest speaks for the caller, an earlier one is of a connection that was lost.
     holder: u64,
 }
@@ -251,7 +253,8 @@ impl Operations {
         let progress = watch::Sender::new(Progress::Queued);
         let cancel = CancellationToken::new();
         let handle = RunHandle::new(Arc::clone(self), operation.call_id.clone(), 0, progress.subscribe());
-        let run = Run { row, progress, cancel, reason: None, detached: false, journaled: false, holder: 0 };
+        let (detached, journaled, handed_out) = (false, false, false);
+        let run = Run { row, progress, cancel, reason: None, detached, journaled, handed_out, holder: 0 };
         if let Some(key) = &operation.request_key {
             let now = Moment::now();
             inner.requests.retain(|_, (_, at)| at.age_ms(&now) < REQUEST_KEPT_MS);
@@ -393,10 +396,12 @@ impl Operations {
     }
 
     /// Nobody waits for the response of `call_id` any more: its outcome becomes a late result, now or when it is there.
-    /// `offered`: a response may have carried it. A handle that was taken over says nothing.
-    fn detach(self: &Arc<Self>, call_id: &CallId, holder: u64, offered: bool) {
+    /// `handed_out`: its own response may carry it. `offered`: nobody knows whether that was written. A handle that was taken
+    /// over says nothing.
+    fn detach(self: &Arc<Self>, call_id: &CallId, holder: u64, handed_out: bool, offered: bool) {
         let mut inner = self.inner();
         let Some(run) = inner.runs.get_mut(call_id).filter(|run| run.holder == holder) else { return };
+        run.handed_out |= handed_out;
         run.row.offered += u32::from(offered);
         run.detached = true;
         let progress = run.progress.borrow().clone();

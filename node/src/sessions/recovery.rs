@@ -49,7 +49,7 @@ impl Sessions {
                         // Its own response may have gone out just before the end.
                         row.offered = row.offered.max(1);
                     }
-                    self.operations.insert_late(row.clone());
+                    self.operations.insert_late(row.clone(), !row.detached);
                     self.resettle(row);
                 }
                 Recovered::Interrupted => {
@@ -60,7 +60,7 @@ impl Sessions {
                         None => self.store.lazy(changes),
                     }
                     if matches!(row.conversation, Some(Conversation::Chat(_))) {
-                        self.operations.insert_late(row.clone());
+                        self.operations.insert_late(row.clone(), false);
                     }
                     self.resettle(row);
                 }

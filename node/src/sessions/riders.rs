@@ -82,6 +82,13 @@ impl<K: Ord + Clone, T: Clone> Riders<K, T> {
         }
     }
 
+    /// Changes an item, claimed or not.
+    pub fn update(&mut self, key: &K, change: impl FnOnce(&mut T)) {
+        if let Some(rider) = self.items.get_mut(key) {
+            change(&mut rider.item);
+        }
+    }
+
     /// Whether an item of this key waits, claimed or not.
     #[must_use]
     pub fn contains(&self, key: &K) -> bool {

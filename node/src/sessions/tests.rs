@@ -492,7 +492,7 @@ async fn f26_beyond_2048_late_results_the_oldest_is_a_stub_that_a_restart_keeps(
         [Change::set(Key::journal(&row.call_id), row), Change::set(Key::outcome(&row.call_id), &outcome)]
     };
     world.store.durable(rows.iter().flat_map(both).collect()).await.unwrap();
-    rows.into_iter().for_each(|row| world.sessions.operations().insert_late(row));
+    rows.into_iter().for_each(|row| world.sessions.operations().insert_late(row, false));
     let looked_at = async |world: &World| {
         for (n, kept) in [(0, None), (1, Some(&outcome)), (KEPT, Some(&outcome))] {
             let by = CallId::from("r");

@@ -289,6 +289,25 @@ async fn f7_what_an_answer_of_unknown_fate_carried_comes_again_and_says_so() {
     assert_eq!(node.board(board("u", Some(session.record().id.clone()))).await, Parcel::default());
 }
 
+/// Found by netsim (whole seed 149): the word that "still queued" was written came when the work had ended, and was taken for the
+/// word on its outcome, which nobody was told then.
+#[tokio::test]
+async fn f7_the_word_on_an_answer_without_the_outcome_says_nothing_of_the_outcome() {
+    let (world, session) = world().await;
+    let node = node(&world);
+    // Its door answered that the work goes on, and gave it up.
+    drop(run(&node, dispatch(&world, "note", "1")));
+    until("the work ends", || !session.is_executing() && ran(&world).len() == 1).await;
+    until("its outcome waits", || node.operations().has_late(&chat())).await;
+    node.settle(CallId::from("1"), true);
+    assert!(node.operations().has_late(&chat()), "it was in no answer yet");
+    let parcel = node.board(board("r", None)).await;
+    assert!(!parcel.content.is_empty());
+    node.lapse(&CallId::from("r"));
+    node.settle(CallId::from("1"), true);
+    assert!(node.operations().has_late(&chat()), "another answer carried it, whose fate nobody knows");
+}
+
 #[tokio::test]
 async fn f7_an_outcome_that_was_not_written_comes_as_new_and_one_nobody_waited_for_too() {
     let (world, session) = world().await;

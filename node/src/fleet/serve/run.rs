@@ -90,6 +90,8 @@ impl Incoming {
                 }
                 ran = run.done(), if !ended => {
                     ended = true;
+                    // A word that came before is about an answer without this outcome.
+                    following = self.held.follow(&call_id);
                     if matches!(&ran, Ran::Finished(_)) { running = true; }
                     News::from(ran)
                 }

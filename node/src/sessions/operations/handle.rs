@@ -14,6 +14,8 @@ pub struct RunHandle {
     holder: u64,
     progress: watch::Receiver<Progress>,
     open: bool,
+    /// Whether the outcome was handed out: a response may carry it.
+    handed_out: bool,
 }
 
 impl RunHandle {
@@ -23,7 +25,7 @@ impl RunHandle {
         holder: u64,
         progress: watch::Receiver<Progress>,
     ) -> Self {
-        Self { operations, call_id, holder, progress, open: true }
+        Self { operations, call_id, holder, progress, open: true, handed_out: false }
     }
 
     /// The operation.
@@ -35,10 +37,12 @@ impl RunHandle {
     /// Waits until it finished or will never run. Cancel-safe.
     pub async fn done(&mut self) -> Progress {
         let ended = |progress: &Progress| matches!(progress, Progress::Finished(_) | Progress::NeverRan(_));
-        match self.progress.wait_for(ended).await {
+        let ended = match self.progress.wait_for(ended).await {
             Ok(progress) => progress.clone(),
             Err(_) => Progress::NeverRan("the node is stopping".into()),
-        }
+        };
+        self.handed_out |= matches!(ended, Progress::Finished(_));
+        ended
     }
 
     /// How far it is now.
@@ -61,14 +65,14 @@ impl RunHandle {
     /// It is not known whether the response that carried the outcome was written: it comes again, and says so (F7).
     pub fn lapse(mut self) {
         self.open = false;
-        self.operations.detach(&self.call_id, self.holder, true);
+        self.operations.detach(&self.call_id, self.holder, self.handed_out, true);
     }
 }
 
 impl Drop for RunHandle {
     fn drop(&mut self) {
         if self.open {
-            self.operations.detach(&self.call_id, self.holder, false);
+            self.operations.detach(&self.call_id, self.holder, self.handed_out, false);
         }
     }
 }

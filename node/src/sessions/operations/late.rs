@@ -34,6 +34,8 @@ pub(in crate::sessions) struct Waiting {
     row: JournalRow,
     /// Which one it is in the order in which they were taken in. Ids follow the clocks of the doors, which may be wrong.
     number: u64,
+    /// Whether the response of its own call may have carried it.
+    own: bool,
 }
 
 /// A late result that a response claimed.
@@ -74,16 +76,16 @@ impl Operations {
         if !known {
             self.store.lazy(changes);
         }
-        self.insert_late(run.row);
+        self.insert_late(run.row, run.handed_out);
     }
 
-    /// Takes in a row whose outcome is in the journal.
-    pub(in crate::sessions) fn insert_late(&self, row: JournalRow) {
+    /// Takes in a row whose outcome is in the journal. `own`: the response of its own call may have carried it.
+    pub(in crate::sessions) fn insert_late(&self, row: JournalRow, own: bool) {
         reached(Reached::Ended, &row.call_id.0);
         let mut inner = self.inner();
         if !inner.late.contains(&row.call_id) {
             inner.count += 1;
-            let waiting = Waiting { row: row.clone(), number: inner.count };
+            let waiting = Waiting { row: row.clone(), number: inner.count, own };
             inner.late.insert(row.call_id.clone(), waiting, row.offered);
             inner.whole.push_back(row.call_id);
         }
@@ -172,6 +174,11 @@ impl Operations {
         Ok(claimed)
     }
 
+    /// The response of its own call is about to carry it.
+    pub(super) fn carried_by_its_own(inner: &mut super::Inner, call_id: &CallId) {
+        inner.late.update(call_id, |waiting| waiting.own = true);
+    }
+
     /// A claimed result with its payload, as far as that is still kept. It reads what is committed.
     pub(super) fn late_result(&self, claim: Claim) -> Result<LateResult, StoreError> {
         let outcome = self.store.read::<Outcome>(&Key::outcome(&claim.key))?;
@@ -239,9 +246,10 @@ impl Operations {
     }
 
     /// The response of `call_id` itself was written, though it was given up before that was known: its outcome waits no
-    /// longer as a late result, unless another response carries it.
+    /// longer as a late result, unless another response carries it. One that the response cannot have carried waits on: it
+    /// said then that the work goes on.
     pub fn confirm_own(self: &Arc<Self>, call_id: &CallId) {
-        let mine = self.inner().late.claim(call_id, 1, |key, _| key == call_id);
+        let mine = self.inner().late.claim(call_id, 1, |key, waiting| key == call_id && waiting.own);
         if !mine.is_empty() {
             self.confirm_late(call_id);
             self.changed();

@@ -65,10 +65,11 @@ impl Operations {
             if !wanted() {
                 return Ok(Recalled::Gone);
             }
-            (
-                inner.late.claim(call_id, 1, |key, _| key == call_id).pop(),
-                inner.late.contains(call_id) || inner.leaving.contains(call_id),
-            )
+            let claimed = inner.late.claim(call_id, 1, |key, _| key == call_id).pop();
+            if claimed.is_some() {
+                Self::carried_by_its_own(&mut inner, call_id);
+            }
+            (claimed, inner.late.contains(call_id) || inner.leaving.contains(call_id))
         };
         if let Some(claimed) = claimed {
             let late = match self.open_ones(vec![claimed]).await {
