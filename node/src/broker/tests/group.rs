@@ -313,7 +313,7 @@ async fn the_office_moves_to_the_device_whose_door_is_used_and_stays_there() {
         }
         tokio::time::sleep(Duration::from_secs(1)).await;
         if all[2].acts() {
-            moved.get_or_insert(began.elapsed());
+            moved.get_or_insert_with(|| began.elapsed());
             stayed += 1;
         }
         assert!(moved.is_none() || all[2].acts(), "it stays");
