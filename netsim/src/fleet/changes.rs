@@ -43,8 +43,6 @@ struct Backup {
 }
 
 struct Copied {
-    /// Whose copy it is.
-    of: usize,
     device: Device,
     inside: Arc<Inside>,
     task: JoinHandle<Result<Node, String>>,
@@ -88,9 +86,9 @@ impl Village {
         }
     }
 
-    /// Whether a copy of this device's disk runs now.
-    pub(super) fn is_copied(&self, at: usize) -> bool {
-        self.kept.copy.as_ref().is_some_and(|copy| copy.of == at)
+    /// Whether a copied disk runs beside its original now.
+    pub(super) const fn has_copy(&self) -> bool {
+        self.kept.copy.is_some()
     }
 
     pub(super) fn end_copy(&mut self) {
@@ -154,7 +152,7 @@ impl Village {
             return;
         }
         let task = inside.spawn(Node::start(Start::of(&device, home, &self.office.ledger)));
-        self.kept.copy = Some(Copied { of: at, device, inside, task, until: Instant::now() + COPY_RUNS });
+        self.kept.copy = Some(Copied { device, inside, task, until: Instant::now() + COPY_RUNS });
         self.kept.done = true;
     }
 

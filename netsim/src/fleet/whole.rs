@@ -286,7 +286,7 @@ impl Village {
             return Ok(());
         }
         let Some(at) = self.bed.some(Post::is_up) else { return Ok(()) };
-        if self.is_copied(at) {
+        if self.has_copy() {
             // A copy that takes its original's place, and gives it back, is an open question: docs/TESTING.md.
             return Ok(());
         }
