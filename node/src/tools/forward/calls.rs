@@ -68,6 +68,8 @@ pub(super) enum Ended {
     Lost(String),
     /// The broker cannot say what becomes of it, and why: it is sent again.
     Again(String),
+    /// The device was not the broker when it came, and why: it is sent again.
+    NotTaken(String),
     /// Somebody else has the seat, or nobody.
     Moved,
     /// Never to be sent again, and why.
@@ -172,7 +174,9 @@ impl Forwarding {
                 Ended::Late => return Ok(refusal(self.late(&sending))),
                 Ended::Cancelled => return Ok(self.cancel(&sending)),
                 // Whoever has it may not get to it any more.
-                Ended::Lost(_) | Ended::Again(_) | Ended::Moved if sending.cancelled.is_cancelled() => {
+                Ended::Lost(_) | Ended::Again(_) | Ended::NotTaken(_) | Ended::Moved
+                    if sending.cancelled.is_cancelled() =>
+                {
                     return Ok(self.cancel(&sending));
                 }
                 ended => ended,
@@ -183,6 +187,7 @@ impl Forwarding {
             let pause = match &ended {
                 Ended::Moved => patience.moved(now, through, seat.holder() != Holder::Nobody),
                 Ended::Lost(cause) | Ended::Again(cause) => patience.lost(now, through, was_silent(cause)),
+                Ended::NotTaken(_) => patience.refused(now),
                 _ => None,
             };
             let Some(pause) = pause.filter(|pause| now + *pause < sending.until + OVERTIME) else {
@@ -235,12 +240,16 @@ impl Forwarding {
                     () = seat.left(Holder::There(broker)) => None,
                     sent = stream.send.message(&order) => Some(sent),
                 };
-                sending.sent = true;
+                let earlier = std::mem::replace(&mut sending.sent, true);
                 match sent {
                     None => Ended::Moved,
                     Some(Ok(())) => {
                         sending.through = true;
-                        self.follow(broker, seat, sending, stream).await
+                        let ended = self.follow(broker, seat, sending, stream).await;
+                        if matches!(ended, Ended::NotTaken(_)) {
+                            (sending.sent, sending.through) = (earlier, false);
+                        }
+                        ended
                     }
                     Some(Err(error @ (StreamError::TooLong { .. } | StreamError::Malformed(_)))) => Ended::Refused(
                         format!("nothing was done: the call cannot be sent to the broker's device: {error}"),
@@ -297,6 +306,7 @@ impl Forwarding {
                     Ok(Some(News::Settled)) => {}
                     _ if cancelling => return Ended::Cancelled,
                     Ok(Some(News::Refused(cause))) => return Ended::Again(cause),
+                    Ok(Some(News::NotTaken(cause))) => return Ended::NotTaken(cause),
                     Ok(None) => {
                         let label = self.line.label(&broker);
                         return Ended::Lost(format!("device {label} ended the call without an answer"));

@@ -45,6 +45,8 @@ pub(super) enum News {
     Refused(String),
     /// `Written` is noted.
     Settled,
+    /// This device was not the broker when the call came, and has done nothing with it.
+    NotTaken(String),
 }
 
 /// One call.
@@ -173,6 +175,7 @@ mod tests {
         golden(&News::Answer(answer), "0102000174 01016d0441413d3d 027b7d 01 00".replace(' ', "").as_str());
         golden(&News::UnknownTool, "02");
         golden(&News::Refused("why".into()), "0303776879");
+        golden(&News::NotTaken("why".into()), "0503776879");
         golden(&News::Settled, "04");
     }
 

@@ -116,7 +116,7 @@ impl Inner {
             Ok(_) | Err(_) => return,
         };
         if let Some(word) = self.seat.clone().refusal(NEWS_MAX, |node| self.line.label(node)).await {
-            drop(stream.send.message(&News::Refused(word)).await);
+            drop(stream.send.message(&News::NotTaken(word)).await);
             return;
         }
         let arguments = match call.arguments.parse::<JsonObject>() {

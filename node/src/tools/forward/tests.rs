@@ -418,7 +418,10 @@ async fn a_device_that_is_not_the_broker_refuses_calls_in_words() {
     behind.rosters.send_replace(Arc::new(Roster { broker: node(2), ..roster() }));
     let incoming = behind.wires.device(node(1));
     stand.wires.attach(node(1), incoming);
+    let begun = Instant::now();
     let answer = stand.call("bash", "c").await;
     assert!(answer.is_error && words(&answer).contains("is not the broker; it is two"), "{}", words(&answer));
+    assert!(words(&answer).contains("Nothing was done; send"), "{}", words(&answer));
+    assert!(begun.elapsed() <= Duration::from_secs(6), "{:?}", begun.elapsed());
     assert!(behind.bench.log().is_empty());
 }

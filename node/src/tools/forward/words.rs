@@ -135,8 +135,10 @@ impl Forwarding {
             // In the words of this device's own tools: nothing was done.
             Ended::Again(cause) if holder == Holder::Here && cause != OFFICE_LOST => return cause,
             Ended::Lost(cause) if holder == Holder::Nobody => cause,
-            Ended::Lost(_) | Ended::Again(_) | Ended::Moved if self.fleet.lacks_quorum() => self.fleet.no_broker(),
-            Ended::Again(cause) => format!("no broker has taken this in time: {cause}"),
+            Ended::Lost(_) | Ended::Again(_) | Ended::NotTaken(_) | Ended::Moved if self.fleet.lacks_quorum() => {
+                self.fleet.no_broker()
+            }
+            Ended::Again(cause) | Ended::NotTaken(cause) => format!("no broker has taken this in time: {cause}"),
             Ended::Lost(cause) => format!("the broker's device cannot be reached: {cause}"),
             _ => "the broker changed too often while this was under way".to_owned(),
         };
