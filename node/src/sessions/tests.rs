@@ -467,7 +467,7 @@ fn only_a_request_id_that_names_one_request_is_an_identity() {
 async fn f26_beyond_2048_late_results_the_oldest_is_a_stub_that_a_restart_keeps() {
     const KEPT: usize = 2_048;
     // What one outcome has is bounded by the text of an answer; pictures are references. So 256 MiB are never reached.
-    assert!(KEPT * TextBudget::WHOLE.bytes * 8 <= 256 << 20);
+    const { assert!(KEPT * TextBudget::WHOLE.bytes * 8 <= 256 << 20) };
     let (world, session) = world().await;
     let whose = |n: usize| Conversation::Chat(format!("v1/{n}"));
     let row = |n: usize| JournalRow {
