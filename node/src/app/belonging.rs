@@ -283,51 +283,78 @@ impl Node {
     }
 
     /// Begins the mesh anew on this device (F16), or accepts that devices are lost whose operations nobody else knows (F17).
+    /// Returns when this device acts as the new broker.
     pub(super) async fn recover_mesh(&self, accept_loss: bool) -> Result<RecoverRow, CommandError> {
         self.is_itself()?;
-        let failed = |error: ProposeError| CommandError::new(error.to_string());
         if self.membership.is_owing() {
             return Err(CommandError::temporary("this device is joining a mesh just now; try again in a minute"));
         }
-        if self.seat.holder() != Holder::Here || !accept_loss {
-            self.may_recover().await?;
-            self.broker.recover().await.map_err(failed)?;
+        if self.membership.roster().members.len() <= 1 {
+            return Err(CommandError::new("this device stands alone: there is nothing to recover"));
+        }
+        let acting = self.acting(accept_loss).await;
+        if let Some(acting) = acting.as_ref().filter(|_| accept_loss) {
+            let roster = self.broker.roster();
+            may_accept(&self.own(), &acting.broker, &self.broker.recovering(), |node| roster.label(node))?;
+        } else {
+            self.may_begin_anew(acting.as_ref())?;
+            self.broker.recover().await.map_err(undecided)?;
+            self.stands().await;
         }
         if accept_loss {
-            self.broker.accept_loss().await.map_err(failed)?;
+            self.broker.accept_loss().await.map_err(undecided)?;
         }
         let roster = self.broker.roster();
-        let missing = self.broker.recovering().iter().map(|node| roster.label(node)).collect();
-        Ok(RecoverRow { mesh: roster.mesh.to_string(), epoch: roster.epoch, missing })
+        let missing = absent(&self.broker.recovering(), &self.own()).map(|node| roster.label(node)).collect();
+        Ok(RecoverRow { mesh: roster.mesh.to_string(), epoch: roster.epoch, missing, loss_only: acting.is_some() })
     }
 
     /// A mesh whose voters can still decide is not begun anew: both sides would go on.
-    async fn may_recover(&self) -> Result<(), CommandError> {
-        let (roster, standing) = (self.membership.roster(), self.broker.standing().borrow().clone());
-        if roster.members.len() <= 1 {
-            return Err(CommandError::new("this device stands alone: there is nothing to recover"));
-        }
+    fn may_begin_anew(&self, acting: Option<&Acting>) -> Result<(), CommandError> {
         if self.broker.roster().members.is_empty() {
             return Err(CommandError::new(
                 "this device has none of its mesh's records yet, so it cannot begin it anew: run `chappie mesh recover` on a \
                  device that was in step. If there is none, `chappie reset-identity` here makes it a device that stands alone",
             ));
         }
+        let Some(Acting { quorum, .. }) = acting else { return Ok(()) };
+        Err(CommandError::new(format!(
+            "{} of {} voters answer, which is enough to decide: nothing is to be recovered, and beginning anew beside them \
+             would make two meshes of one. See `chappie status`",
+            quorum.reachable, quorum.voters
+        )))
+    }
+
+    /// The broker that enough voters stand behind; one that is being elected is waited for. `short`: this device's own office
+    /// is proof enough, when its voters confirm it.
+    async fn acting(&self, short: bool) -> Option<Acting> {
+        let roster = self.membership.roster();
+        let standing = self.broker.standing().borrow().clone();
+        if short && self.seat.holder() == Holder::Here && self.broker.assure().await.is_ok() {
+            return Some(Acting { broker: self.own(), quorum: self.quorum(&standing, &roster) });
+        }
         self.ask_round(&standing.voters).await;
         // A voter that is there may have lost its records, and then it does not count: whether one is elected tells.
         let mut standings = self.broker.standing();
         let led =
             standings.wait_for(|now| now.office.is_some() || now.leader.is_some_and(|leader| leader != self.own()));
-        let led = timeout(ELECTED_WITHIN, led).await.is_ok_and(|led| led.is_ok());
-        let quorum = self.quorum(&self.broker.standing().borrow().clone(), &roster);
-        if led && quorum.ok {
-            return Err(CommandError::new(format!(
-                "{} of {} voters answer, which is enough to decide: nothing is to be recovered, and beginning anew beside \
-                 them would make two meshes of one. See `chappie status`",
-                quorum.reachable, quorum.voters
-            )));
+        let standing = timeout(ELECTED_WITHIN, led).await.ok()?.ok()?.clone();
+        let quorum = self.quorum(&standing, &roster);
+        let broker = if standing.office.is_some() { self.own() } else { standing.leader? };
+        quorum.ok.then_some(Acting { broker, quorum })
+    }
+
+    /// Waits until this device acts, after it has begun the mesh anew.
+    async fn stands(&self) {
+        let mut seat = self.seat.clone();
+        let here = async {
+            while seat.holder() != Holder::Here {
+                seat.left(seat.holder()).await;
+            }
+        };
+        if timeout(ELECTED_WITHIN, here).await.is_err() {
+            tracing::warn!("the mesh was begun anew, and this device does not act as its broker yet");
         }
-        Ok(())
     }
 
     /// Asks all voters something, so that it is known after this who answers: a connection to a device that has just died
@@ -357,5 +384,77 @@ impl Node {
         }
         let archived = self.broker.follow(split.group).await.map_err(|error| CommandError::new(error.to_string()))?;
         Ok(FollowRow { device: roster.label(&node), archived: archived.display().to_string() })
+    }
+}
+
+/// A broker, and the voters it has.
+struct Acting {
+    broker: NodeId,
+    quorum: QuorumRow,
+}
+
+fn undecided(error: ProposeError) -> CommandError {
+    CommandError::new(error.to_string())
+}
+
+/// The devices of `recovering` that are waited for; `own` is there, and speaks in a moment.
+fn absent<'a>(recovering: &'a BTreeSet<NodeId>, own: &NodeId) -> impl Iterator<Item = &'a NodeId> {
+    recovering.iter().filter(move |node| *node != own)
+}
+
+/// Whether the device `own` may give up what the devices of `recovering` know, while `broker` acts (F17).
+fn may_accept(
+    own: &NodeId,
+    broker: &NodeId,
+    recovering: &BTreeSet<NodeId>,
+    label: impl Fn(&NodeId) -> String,
+) -> Result<(), CommandError> {
+    // What a device that follows knows of the others may be late: it does not judge.
+    if broker != own {
+        let broker = label(broker);
+        return Err(CommandError::new(format!(
+            "the broker of this mesh is the device {broker}: if devices are waited for and lost, run `chappie mesh recover \
+             --accept-loss` there. Nothing was changed"
+        )));
+    }
+    if absent(recovering, own).next().is_none() {
+        return Err(CommandError::new(
+            "no device is waited for: there is a broker, new operations are taken, and no loss is to be accepted. Nothing was \
+             changed; see `chappie status`",
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(byte: u8) -> NodeId {
+        [byte; 32].into()
+    }
+
+    fn accepted(own: u8, broker: u8, recovering: &[u8]) -> Result<(), String> {
+        let recovering = recovering.iter().copied().map(node).collect();
+        may_accept(&node(own), &node(broker), &recovering, |_| "tower".to_owned()).map_err(|error| error.message)
+    }
+
+    #[test]
+    fn f17_a_loss_is_accepted_at_the_broker_and_only_while_devices_are_waited_for() {
+        assert_eq!(accepted(1, 1, &[2]), Ok(()));
+        for recovering in [&[][..], &[1]] {
+            let told = accepted(1, 1, recovering).unwrap_err();
+            assert!(told.contains("no device is waited for"), "{recovering:?}: {told}");
+        }
+        for recovering in [&[][..], &[3]] {
+            let told = accepted(2, 1, recovering).unwrap_err();
+            assert!(told.contains("tower") && told.contains("mesh recover --accept-loss` there"), "{told}");
+        }
+    }
+
+    #[test]
+    fn the_device_itself_is_not_among_those_that_are_away() {
+        let recovering = [node(1), node(2), node(3)].into();
+        assert_eq!(absent(&recovering, &node(2)).collect::<Vec<_>>(), [&node(1), &node(3)]);
     }
 }

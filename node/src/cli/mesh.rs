@@ -80,6 +80,9 @@ fn about(status: &StatusReport, accept_loss: bool) -> String {
 }
 
 fn recovered(row: &RecoverRow) -> String {
+    if row.loss_only {
+        return "what the missing devices know is given up: new operations are taken from now on\n".to_owned();
+    }
     let mut out = format!("the mesh begins anew on this device (epoch {})\n", row.epoch);
     if !row.missing.is_empty() {
         // Writing to a string cannot fail.
@@ -115,10 +118,13 @@ mod tests {
 
     #[test]
     fn who_is_missing_after_a_recovery_is_told_with_what_to_do() {
-        let row = RecoverRow { mesh: "M".into(), epoch: 2, missing: vec!["tower".into(), "lap".into()] };
+        let row =
+            RecoverRow { mesh: "M".into(), epoch: 2, missing: vec!["tower".into(), "lap".into()], loss_only: false };
         let told = recovered(&row);
         assert!(told.contains("epoch 2") && told.contains("tower, lap") && told.contains("--accept-loss"), "{told}");
-        let whole = recovered(&RecoverRow { missing: Vec::new(), ..row });
+        let whole = recovered(&RecoverRow { missing: Vec::new(), ..row.clone() });
         assert!(!whole.contains("--accept-loss"), "{whole}");
+        let later = recovered(&RecoverRow { missing: Vec::new(), loss_only: true, ..row });
+        assert!(!later.contains("anew") && later.contains("given up"), "{later}");
     }
 }

@@ -137,6 +137,9 @@ pub struct RecoverRow {
     pub epoch: u64,
     /// Devices whose operations are not known yet: new operations with an `operationId` are refused until they are back.
     pub missing: Vec<String>,
+    /// Whether the mesh goes on as it was, and no more was done than to give up what missing devices know.
+    #[serde(default)]
+    pub loss_only: bool,
 }
 
 /// A device whose side this one takes after a split.

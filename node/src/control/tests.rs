@@ -209,7 +209,7 @@ impl Commands for Scripted {
 
     fn recover(&self, accept_loss: bool) -> Reply<'_, RecoverRow> {
         let missing = if accept_loss { Vec::new() } else { vec!["tower".to_owned()] };
-        Box::pin(async { Ok(RecoverRow { mesh: "M".into(), epoch: 2, missing }) })
+        Box::pin(async { Ok(RecoverRow { mesh: "M".into(), epoch: 2, missing, loss_only: false }) })
     }
 
     fn follow(&self, device: String) -> Reply<'_, FollowRow> {

@@ -119,7 +119,9 @@ async fn f17_after_mesh_recover_known_receipts_replay_and_new_ones_wait_for_the_
     let said = recover(&scene.cluster[station], &[]);
     assert_eq!(said["mesh"], mesh, "{said}");
     assert!(said["epoch"].to_string().contains('2'), "{said}");
+    assert_eq!(scene.cluster[station].status()["broker"]["self"], true, "it acts when the command returns");
     let missing = said["missing"].to_string();
+    assert!(!missing.contains(NAMES[station]), "it is there itself: {said}");
     assert!(left.iter().all(|at| missing.contains(NAMES[*at]) || missing.contains(scene.cluster[*at].id())), "{said}");
     let chat = scene.cluster[station].chat("v1/recovered");
     let pwd = accepted(&chat, &json!({"command": "pwd"})).await;
@@ -169,7 +171,7 @@ async fn f17_accept_loss_takes_new_receipts_at_once() {
 
 #[tokio::test]
 async fn f17_the_loss_can_be_accepted_later() {
-    let (scene, _) = survivor("v1/later").await;
+    let (mut scene, _) = survivor("v1/later").await;
     let station = scene.station;
     scene.cluster.without_quorum(station).await;
     recover(&scene.cluster[station], &[]);
@@ -177,7 +179,20 @@ async fn f17_the_loss_can_be_accepted_later() {
     accepted(&chat, &json!({"command": "true"})).await;
     let new = json!({"command": scene.ledger.append("new"), "operationId": "op-new"});
     chat.call("bash", new.clone()).await.refused();
-    recover(&scene.cluster[station], &["--accept-loss"]);
+    let lossy = ["mesh", "recover", "--accept-loss", "--yes"];
+    // A device that follows says where.
+    let back = scene.cluster.besides(&[station])[0];
+    scene.cluster[back].start_again().await;
+    scene.cluster.broker_among(&[station, back]).await;
+    let output = scene.cluster[back].world.run(&lossy);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains(NAMES[station]) && said.contains("there"), "{said}");
+    let said = recover(&scene.cluster[station], &["--accept-loss"]);
+    assert_eq!((&said["lossOnly"], &said["missing"]), (&json!(true), &json!([])), "{said}");
+    // Once more there is nothing to accept.
+    let output = scene.cluster[station].world.run(&lossy);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("no device is waited for"), "{said}");
     accepted(&chat, &new).await;
     assert_eq!(scene.ledger.count("new"), 1);
 }
