@@ -160,6 +160,12 @@ async fn f21_forgetting_a_voter_that_is_away_leaves_a_mesh_that_decides() {
     cluster[away].kill();
     let left = cluster.besides(&[away]);
     cluster.broker_among(&left).await;
+    for at in &left {
+        let output = cluster[*at].world.run(&["forget", "--yes", NAMES[*at]]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains("this is the device itself"), "{said}");
+    }
+    assert_eq!(cluster.broker_among(&left).await, broker, "nothing was moved");
     aside(&cluster[broker], &["forget", "--yes", NAMES[away]]).await;
     cluster.settled_among(1, &left).await;
     // Of the two that are left one votes: it goes on when the other is gone too.

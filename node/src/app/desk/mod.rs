@@ -178,10 +178,11 @@ impl Node {
         self.decided(DeskAsk::Invite { id, key, uses, ttl_ms }).await.map(|_| ())
     }
 
-    /// Forgets a device (F21). A broker that shall be forgotten gives its office away first; then the next one is asked.
+    /// Forgets another device (F21). A broker that shall be forgotten gives its office away first; then the next one is asked.
+    /// Nobody forgets itself: what came of it could not be told to a device that is cut off.
     pub(super) async fn forget_device(&self, word: String) -> Result<ForgetRow, CommandError> {
         let node = named(&self.membership.roster(), &word)?;
-        if !self.is_broker() && node == self.own() {
+        if node == self.own() {
             return Err(CommandError::new(
                 "this is the device itself; run the command on another device of the mesh, or stop the node here and run \
                  `chappie reset-identity`",
