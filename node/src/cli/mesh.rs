@@ -52,17 +52,18 @@ pub(super) async fn run(context: &Context, command: Command) -> Result<(), Failu
 async fn recover(context: &Context, args: Recover) -> Result<(), Failure> {
     let commands = node::running(context).await?;
     if !args.yes {
-        // What cannot be taken back is not begun by a script that forgot to say so.
-        if !std::io::stdin().is_terminal() {
-            let text =
-                "this begins the mesh anew and cannot be taken back; repeat it with --yes when nobody can be asked";
-            return Err(Failure::Usage(text.to_owned()));
-        }
+        somebody_is_there("this begins the mesh anew and cannot be taken back", std::io::stdin().is_terminal())?;
         let status = commands.status().await?;
         confirm::ask_word(&about(&status, args.accept_loss), WORD)?;
     }
     let row = commands.recover(args.accept_loss).await?;
     if args.json { print::json(&row) } else { print::text(&recovered(&row)) }
+}
+
+/// What cannot be taken back is not begun by a script that forgot to say so.
+fn somebody_is_there(what: &str, terminal: bool) -> Result<(), Failure> {
+    let refused = || Failure::Usage(format!("{what}; repeat it with --yes when nobody can be asked"));
+    if terminal { Ok(()) } else { Err(refused()) }
 }
 
 /// What a person is told before the word is typed.
@@ -98,7 +99,8 @@ fn recovered(row: &RecoverRow) -> String {
 
 async fn follow(context: &Context, args: Follow) -> Result<(), Failure> {
     let commands = node::running(context).await?;
-    if confirm::is_needed(args.yes) {
+    if !args.yes {
+        somebody_is_there("this puts this device's own side of a split away", std::io::stdin().is_terminal())?;
         confirm::ask(&format!(
             "follow {}? What this device's own side recorded since the split is put away and counts no more.",
             args.node
@@ -115,6 +117,16 @@ fn followed(row: &FollowRow) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_script_that_did_not_say_yes_is_refused() {
+        let refused = somebody_is_there("this is final", false).unwrap_err();
+        assert!(
+            matches!(&refused, Failure::Usage(text) if text.contains("final") && text.contains("--yes")),
+            "{refused}"
+        );
+        assert!(somebody_is_there("this is final", true).is_ok());
+    }
 
     #[test]
     fn who_is_missing_after_a_recovery_is_told_with_what_to_do() {

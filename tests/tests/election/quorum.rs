@@ -264,8 +264,12 @@ async fn mesh_recover_is_refused_while_a_broker_acts_and_without_a_yes() {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && !said.trim().is_empty(), "{words:?}: {said}");
     }
-    let output = cluster[broker].world.run(&["mesh", "follow", "nobody", "--yes"]);
-    assert!(!output.status.success());
+    for (words, code) in [(&["mesh", "follow", "nobody", "--yes"][..], 1), (&["mesh", "follow", "nobody"], 2)] {
+        let output = cluster[broker].world.run(words);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {said}");
+        assert_eq!(said.contains("--yes"), code == 2, "{words:?}: {said}");
+    }
     cluster.settled(3).await;
 }
 
