@@ -155,19 +155,25 @@ impl Node {
     /// What keeps this device from its mesh.
     pub(super) fn trouble(&self) -> Option<String> {
         let standing = self.broker.standing().borrow().clone();
-        self.duplicate_of(&self.own()).or_else(|| self.split()).or_else(|| standing.trouble.clone()).or_else(|| {
-            self.mesh.get()?;
-            match self.seat.holder() {
-                Holder::Here => None,
-                Holder::There(broker) if self.connected(&broker) => None,
-                Holder::There(broker) if standing.voters.len() <= 1 => Some(format!(
-                    "the broker's device {} is not connected: ChatGPT's calls wait for it and then fail. Start its node, \
-                     or bring both devices onto one network",
-                    self.membership.roster().label(&broker)
-                )),
-                Holder::There(_) | Holder::Nobody => Some(self.fleet.no_broker()),
-            }
-        })
+        self.duplicate_of(&self.own())
+            .or_else(|| self.split())
+            .or_else(|| standing.trouble.clone())
+            .or_else(|| self.without_broker(&standing))
+    }
+
+    /// That no broker can be asked from here.
+    fn without_broker(&self, standing: &Standing) -> Option<String> {
+        self.mesh.get()?;
+        match self.seat.holder() {
+            Holder::Here => None,
+            Holder::There(broker) if self.connected(&broker) => None,
+            Holder::There(broker) if standing.voters.len() <= 1 => Some(format!(
+                "the broker's device {} is not connected: ChatGPT's calls wait for it and then fail. Start its node, or \
+                 bring both devices onto one network",
+                self.membership.roster().label(&broker)
+            )),
+            Holder::There(_) | Holder::Nobody => Some(self.fleet.no_broker()),
+        }
     }
 
     /// That this mesh goes on in two beginnings (F16).
@@ -252,32 +258,50 @@ impl Node {
         }
     }
 
-    /// The mesh's part of `doctor`.
+    /// The mesh's part of `doctor`: each kind of trouble by its own name.
     pub(super) fn mesh_findings(&self) -> Vec<Finding> {
+        let standing = self.broker.standing().borrow().clone();
+        let bad = |name: &str, detail: String, advice: &str| Finding {
+            name: name.into(),
+            ok: false,
+            detail,
+            advice: advice.into(),
+        };
         let mut findings = Vec::new();
         if let Some(trouble) = self.duplicate_of(&self.own()) {
-            findings.push(Finding {
-                name: "identity".into(),
-                ok: false,
-                detail: trouble,
-                advice: "run `chappie reset-identity` on the copy".into(),
-            });
+            let advice =
+                "if this home was copied from another device: stop the node here and run `chappie reset-identity`";
+            findings.push(bad("identity", trouble, advice));
         }
-        let trouble = match self.seat.holder() {
-            Holder::Here => return findings,
-            Holder::There(broker) if self.connected(&broker) => None,
-            Holder::There(_) | Holder::Nobody => self.trouble(),
-        };
+        if let Some(split) = self.split() {
+            findings.push(bad("split", split, "whose side counts is for a person to say: `chappie mesh follow NODE`"));
+        }
+        if let Some(trouble) = standing.trouble.clone() {
+            findings.push(bad(
+                "log",
+                trouble,
+                "see that the disk is whole and has room; the node tries again by itself",
+            ));
+        }
         let broker = match self.seat.holder() {
-            Holder::There(broker) => self.membership.roster().label(&broker),
-            Holder::Here | Holder::Nobody => "none".to_owned(),
+            Holder::Here => return findings,
+            Holder::There(broker) => Some(broker),
+            Holder::Nobody => None,
         };
-        let advice = "start the node there, and check that UDP passes between the devices";
-        findings.push(Finding {
-            name: "broker".into(),
-            ok: trouble.is_none(),
-            advice: if trouble.is_none() { String::new() } else { advice.into() },
-            detail: trouble.unwrap_or(broker),
+        let connected = broker.is_some_and(|broker| self.connected(&broker));
+        let trouble = if connected { None } else { self.without_broker(&standing) };
+        findings.push(match trouble {
+            None => Finding {
+                name: "broker".into(),
+                ok: true,
+                detail: broker.map_or_else(|| "none".to_owned(), |broker| self.membership.roster().label(&broker)),
+                advice: String::new(),
+            },
+            Some(trouble) => {
+                let quorum = self.quorum(&standing, &self.membership.roster());
+                let (name, advice) = lack(&quorum);
+                bad(name, trouble, advice)
+            }
         });
         findings
     }
@@ -397,6 +421,15 @@ fn undecided(error: ProposeError) -> CommandError {
     CommandError::new(error.to_string())
 }
 
+/// What `doctor` calls the lack of a broker, and its advice: too few voters, or only the way to it.
+const fn lack(quorum: &QuorumRow) -> (&'static str, &'static str) {
+    if quorum.reachable <= quorum.voters / 2 {
+        ("quorum", "until enough of them are back nothing shared is decided, and no device is let in or forgotten")
+    } else {
+        ("broker", "start the node there, and check that UDP passes between the devices")
+    }
+}
+
 /// The devices of `recovering` that are waited for; `own` is there, and speaks in a moment.
 fn absent<'a>(recovering: &'a BTreeSet<NodeId>, own: &NodeId) -> impl Iterator<Item = &'a NodeId> {
     recovering.iter().filter(move |node| *node != own)
@@ -456,5 +489,16 @@ mod tests {
     fn the_device_itself_is_not_among_those_that_are_away() {
         let recovering = [node(1), node(2), node(3)].into();
         assert_eq!(absent(&recovering, &node(2)).collect::<Vec<_>>(), [&node(1), &node(3)]);
+    }
+
+    #[test]
+    fn too_few_voters_are_a_lack_of_their_own() {
+        for (voters, reachable, name) in
+            [(3, 1, "quorum"), (1, 0, "quorum"), (5, 2, "quorum"), (3, 2, "broker"), (1, 1, "broker")]
+        {
+            let (told, advice) = lack(&QuorumRow { voters, reachable, ok: false });
+            assert_eq!(told, name, "{reachable} of {voters}");
+            assert!(!advice.contains("reset-identity"), "{advice}");
+        }
     }
 }

@@ -99,22 +99,21 @@ fn multicast_interfaces(folder: &Path) -> Vec<(String, u32)> {
     found
 }
 
-/// What the running node says of its mesh.
-pub(super) fn standing(status: &StatusReport) -> Vec<Finding> {
+/// What the running node says of its mesh. `reported`: its own findings, which know what kind of trouble it is.
+pub(super) fn standing(status: &StatusReport, reported: &[Finding]) -> Vec<Finding> {
     let mut findings = Vec::new();
     if let Some(quic) = &status.quic {
         findings.push(good("mesh port", format!("the node listens on {quic} (UDP)")));
     }
-    findings.push(match &status.trouble {
-        None => good("identity", format!("this node is {}", status.node)),
-        Some(trouble) => bad(
-            "identity",
-            trouble.clone(),
-            "if this home was copied from another device: stop the node here and run `chappie reset-identity`",
-        ),
-    });
-    findings.push(broker(status));
-    findings.extend(status.peers.iter().filter_map(peer));
+    match &status.trouble {
+        None => findings.push(good("identity", format!("this node is {}", status.node))),
+        Some(trouble) if reported.iter().any(|row| !row.ok && row.detail == *trouble) => {}
+        Some(trouble) => findings.push(bad("mesh", trouble.clone(), "")),
+    }
+    if status.broker.is_some() || !reported.iter().any(|row| !row.ok && ["broker", "quorum"].contains(&&*row.name)) {
+        findings.push(broker(status));
+    }
+    findings.extend(status.peers.iter().filter_map(|row| peer(row, status.broker.is_some())));
     findings
 }
 
@@ -135,7 +134,8 @@ fn broker(status: &StatusReport) -> Finding {
 }
 
 /// `None` for a device that nobody here needs a connection to: only the broker keeps one to everybody.
-fn peer(row: &PeerRow) -> Option<Finding> {
+/// `decided`: whether there is a broker, without which nobody is forgotten.
+fn peer(row: &PeerRow, decided: bool) -> Option<Finding> {
     let name = format!("device {}", row.name);
     let reachable = !["waiting", "unknown"].contains(&row.state.as_str());
     if reachable && row.trouble.is_none() {
@@ -143,9 +143,12 @@ fn peer(row: &PeerRow) -> Option<Finding> {
     }
     let why = row.trouble.as_deref().unwrap_or(if reachable { "in trouble" } else { "not reachable" });
     let tried = if row.addresses.is_empty() { "none is known".to_owned() } else { row.addresses.join(" ") };
-    let advice = "see that it runs, and that UDP gets through to its port; name its address with --connect if it is on \
-                  another network; `chappie forget` it if it is gone for good";
-    Some(bad(&name, format!("{}: {why}; addresses: {tried}", row.state), advice))
+    let forget = if decided { "; `chappie forget` it if it is gone for good" } else { "" };
+    let advice = format!(
+        "see that it runs, and that UDP gets through to its port; name its address with --connect if it is on another \
+         network{forget}"
+    );
+    Some(bad(&name, format!("{}: {why}; addresses: {tried}", row.state), &advice))
 }
 
 #[cfg(test)]
@@ -243,19 +246,33 @@ mod tests {
     }
 
     #[test]
-    fn a_second_device_with_this_identity_is_a_fault_with_its_remedy() {
+    fn a_trouble_is_told_once_and_by_the_name_that_the_node_gives_it() {
         let mut report = status(true, Vec::new());
-        assert!(standing(&report).iter().all(|finding| finding.ok), "{report:?}");
-        report.trouble = Some("10.0.0.9:1 uses this identity too".into());
-        let findings = standing(&report);
-        let identity = of(&findings, "identity").unwrap();
-        assert!(!identity.ok && identity.detail.contains("10.0.0.9:1"), "{identity:?}");
-        assert!(identity.advice.contains("chappie reset-identity"), "{identity:?}");
+        assert!(standing(&report, &[]).iter().all(|finding| finding.ok), "{report:?}");
+        let trouble = "10.0.0.9:1 uses this identity too";
+        report.trouble = Some(trouble.into());
+        let known = [bad("identity", trouble.to_owned(), "run `chappie reset-identity`")];
+        assert!(standing(&report, &known).iter().all(|finding| finding.ok), "the node's own finding tells it");
+        let findings = standing(&report, &[]);
+        let mesh = of(&findings, "mesh").unwrap();
+        assert!(!mesh.ok && mesh.detail == trouble && !mesh.advice.contains("reset-identity"), "{mesh:?}");
+    }
+
+    #[test]
+    fn a_lack_of_voters_is_no_fault_of_the_identity_and_nobody_is_to_be_forgotten() {
+        let trouble = "there is no broker: 1 of 3 devices that elect one can be reached";
+        let report =
+            StatusReport { broker: None, trouble: Some(trouble.into()), ..status(false, vec![row("waiting")]) };
+        let known = [bad("quorum", trouble.to_owned(), "bring them back")];
+        let findings = standing(&report, &known);
+        let told: Vec<&str> = findings.iter().map(|finding| finding.name.as_str()).collect();
+        assert_eq!(told, ["mesh port", "device laptop"]);
+        assert!(!findings[1].advice.contains("forget"), "{findings:?}");
     }
 
     #[test]
     fn a_device_that_is_needed_and_not_reached_is_a_fault_and_an_idle_one_is_none() {
-        let found = |row: PeerRow| of(&standing(&status(true, vec![row])), "device laptop").cloned();
+        let found = |row: PeerRow| of(&standing(&status(true, vec![row]), &[]), "device laptop").cloned();
         for state in ["waiting", "unknown"] {
             for trouble in [None, Some("it refused".to_owned())] {
                 let fault = found(PeerRow { trouble, ..row(state) }).unwrap();
@@ -273,12 +290,12 @@ mod tests {
     #[test]
     fn a_broker_out_of_reach_is_named() {
         let mut report = status(false, Vec::new());
-        assert_eq!(of(&standing(&report), "broker").unwrap().detail, "tower");
+        assert_eq!(of(&standing(&report, &[]), "broker").unwrap().detail, "tower");
         report.quorum.ok = false;
-        let findings = standing(&report);
+        let findings = standing(&report, &[]);
         let lost = of(&findings, "broker").unwrap();
         assert!(!lost.ok && lost.detail.contains("tower is not reachable"), "{lost:?}");
         report.broker = None;
-        assert!(!of(&standing(&report), "broker").unwrap().ok);
+        assert!(!of(&standing(&report, &[]), "broker").unwrap().ok);
     }
 }

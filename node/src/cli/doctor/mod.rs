@@ -78,11 +78,12 @@ async fn examine(context: &Context) -> Vec<Finding> {
     match node::find(context).await {
         Ok(Some(remote)) => {
             findings.push(good("socket", "a node runs and answers".to_owned()));
+            reported = remote.doctor().await.map_err(Failure::from);
+            let rows = reported.as_deref().unwrap_or_default();
             match remote.status().await {
-                Ok(status) => findings.extend(mesh::standing(&status)),
+                Ok(status) => findings.extend(mesh::standing(&status, rows)),
                 Err(error) => findings.push(bad("status", error.to_string(), "stop the node and start it again")),
             }
-            reported = remote.doctor().await.map_err(Failure::from);
         }
         Ok(None) => {
             findings.push(socket(&context.home));
