@@ -16,12 +16,15 @@ use tokio::{
 };
 
 use super::Cluster;
-use crate::World;
+use crate::{World, wait::within};
 
 /// Five times a second (DEV-22).
 const EVERY: Duration = Duration::from_millis(200);
 /// A paused device does not answer; the next look is not held up.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long a device that runs may go unseen.
+const SEEN: Duration = Duration::from_secs(10);
 
 /// What one device said at one time.
 #[derive(Clone, Debug)]
@@ -87,15 +90,21 @@ impl Watch {
     }
 
     /// Makes sure that nothing was seen that must never be: two brokers of one term, one that acts when another of a
-    /// later term has been seen to act, a term that falls. Each device must have been seen at least once.
+    /// later term has been seen to act, a term that falls. Each device must have been seen at least once, which is waited
+    /// for: a test may be over sooner.
     ///
     /// # Panics When it was.
-    pub fn holds(&self) {
+    pub async fn holds(&self) {
+        let all = 0..self.tasks.len();
+        within(SEEN, "a look at each device", async || {
+            let looks = self.looks();
+            all.clone().all(|at| looks.iter().any(|look| look.at == at)).then_some(())
+        })
+        .await;
         let looks = self.looks();
         for at in 0..self.tasks.len() {
             let terms: Vec<u64> = looks.iter().filter(|look| look.at == at).filter_map(Look::term).collect();
             assert!(terms.is_sorted(), "the term falls at device {at}: {terms:?}");
-            assert!(looks.iter().any(|look| look.at == at), "device {at} was never seen");
         }
         let acting: Vec<(u64, &Look)> =
             looks.iter().filter(|look| look.acts()).filter_map(|look| Some((look.term()?, look))).collect();

@@ -55,7 +55,7 @@ async fn a_broker_cut_off_alone_says_who_is_missing_while_the_others_go_on_and_f
     scene.ran_once("one");
     assert_eq!(scene.ledger.count("majority"), 1);
     nothing_again(&chat.call("bash", json!({"command": "true"})).await.ok());
-    watch.holds();
+    watch.holds().await;
 }
 
 /// The same operation is tried through the door of each half of 2+1, with the same session on either side.
@@ -91,7 +91,7 @@ async fn of_the_halves_of_a_2_1_partition_only_one_acts() {
         .await;
         assert_eq!(scene.ledger.count(&mark), 1, "round {round}");
     }
-    watch.holds();
+    watch.holds().await;
 }
 
 /// A broker that hears the others and is not heard by them: it must give up, and they must be able to go on.
@@ -118,7 +118,7 @@ async fn a_broker_that_is_heard_by_nobody_gives_up_and_another_acts() {
     chat.call("bash", json!({"command": scene.ledger.append("after")})).await.ok();
     assert_eq!(scene.ledger.count("after"), 1);
     scene.ran_once("one");
-    watch.holds();
+    watch.holds().await;
 }
 
 /// A follower that is heard by nobody asks to be elected and is not listened to; back, it disturbs nobody (pre-vote).
@@ -145,7 +145,7 @@ async fn a_follower_that_is_heard_by_nobody_does_not_disturb_the_broker() {
     assert_eq!(scene.cluster.broker().await, scene.broker);
     assert_eq!(scene.cluster.term(scene.broker).await, term, "no election");
     chat.call("bash", json!({"command": "true"})).await.ok();
-    watch.holds();
+    watch.holds().await;
 }
 
 /// Cables are pulled one after the other, sometimes two, while operations are tried at every door: none runs twice.
@@ -182,5 +182,5 @@ async fn cables_pulled_in_turn_under_traffic_never_make_two_brokers() {
         .await;
         assert!(scene.ledger.count(&mark) <= 1, "{mark}: {:?}", scene.ledger.counts());
     }
-    watch.holds();
+    watch.holds().await;
 }

@@ -48,7 +48,7 @@ async fn paused_for(time: Duration, devices: usize) {
     goes_on(&chat, &scene).await;
     scene.ran_once("one");
     assert_eq!(scene.ledger.count("both"), 1, "what the paused broker took up ran no second time");
-    watch.holds();
+    watch.holds().await;
 }
 
 async fn goes_on(chat: &Client, scene: &Scene) {
@@ -88,7 +88,7 @@ async fn f11_pauses_about_as_long_as_an_election_end_with_one_broker_and_one_exe
         assert_eq!(scene.ledger.count(&mark), 1, "{mark}");
     }
     scene.cluster.settled(3).await;
-    watch.holds();
+    watch.holds().await;
 }
 
 /// A follower that comes back from a pause asks nobody to elect it (pre-vote): the term stays.
@@ -108,5 +108,5 @@ async fn a_follower_back_from_a_pause_does_not_disturb_the_broker() {
     }
     assert_eq!(cluster.broker().await, broker);
     assert_eq!(cluster.term(broker).await, term);
-    watch.holds();
+    watch.holds().await;
 }

@@ -27,7 +27,7 @@ async fn a_broker_that_stops_in_order_hands_over_and_every_call_is_answered() {
         .await;
     traffic.all_ran_once(&scene.ledger).await;
     scene.back(lost).await;
-    watch.holds();
+    watch.holds().await;
 }
 
 #[tokio::test]

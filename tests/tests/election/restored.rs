@@ -82,7 +82,7 @@ async fn comes_back(mut scene: Scene, watch: Watch, call: InFlight) {
     chat.call("bash", json!({"command": scene.ledger.append("later"), "operationId": "op-later"})).await.ok();
     let counts = ["ended", "runs-begin", "later"].map(|mark| scene.ledger.count(mark));
     assert_eq!(counts, [1, 1, 1], "{:?}", scene.ledger.counts());
-    watch.holds();
+    watch.holds().await;
 
     assert!(scene.cluster[station].log().contains("put back from a backup"), "its own owner is told");
     for other in scene.cluster.besides(&[station]) {

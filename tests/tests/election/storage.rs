@@ -143,7 +143,7 @@ async fn f25_a_broker_whose_disk_fails_is_replaced_and_back_in_step_without_a_re
     scene.cluster.settled(3).await;
     assert!(scene.cluster[sick].is_running());
     chat.call("bash", json!({"command": "true", "operationId": "op-3"})).await.ok();
-    watch.holds();
+    watch.holds().await;
 }
 
 /// Slow disks make slow calls and nothing else: no election, no error.
@@ -168,7 +168,7 @@ async fn slow_syncs_cause_no_election_and_no_error() {
     }
     scene.cluster.settled(3).await;
     assert_eq!(scene.cluster.term(scene.broker).await, term, "no election");
-    watch.holds();
+    watch.holds().await;
 }
 
 /// A voter's store that lost its last bytes while it was stopped: either its device mends it, or it says so and starts when
@@ -203,7 +203,7 @@ async fn a_store_cut_short_by_a_few_bytes_is_noticed_and_its_device_comes_back_i
         assert_eq!(replay.header()["replay"]["status"], "completed", "{}", excerpt(&replay.text()));
     }
     assert_eq!(scene.ledger.count("kept"), 1);
-    watch.holds();
+    watch.holds().await;
 }
 
 /// A device that was away while more was written than the log keeps: it gets a snapshot, and knows everything.

@@ -89,7 +89,7 @@ async fn dev_22_a_wiped_voter_is_in_step_within_30_s_and_never_makes_two_brokers
     in_step(&scene, start).await;
     look_on(&scene, start).await;
     replays(&scene, &[0, 1, 2]).await;
-    watch.holds();
+    watch.holds().await;
     assert_eq!(scene.cluster.broker().await, scene.broker, "the broker was not disturbed");
 }
 
@@ -139,7 +139,7 @@ async fn not_counted(lose: impl Fn(&Scene, usize)) {
     scene.cluster[stopped].start_again().await;
     in_step(&scene, back).await;
     replays(&scene, &[0, 1, 2]).await;
-    watch.holds();
+    watch.holds().await;
 }
 
 /// F15: the store of an earlier day, under the identity of today: it comes back as a new member by itself.
@@ -160,7 +160,7 @@ async fn f15_a_voter_with_an_older_election_store_comes_back_as_a_new_member() {
     in_step(&scene, start).await;
     look_on(&scene, start).await;
     replays(&scene, &[0, 1, 2]).await;
-    watch.holds();
+    watch.holds().await;
     // What it did not know it knows now: it answers when it is the broker.
     let door = scene.cluster[restored].chat("v1/dev-22");
     let later = json!({"command": scene.ledger.append("later"), "operationId": "op-later"});
@@ -181,7 +181,7 @@ async fn a_wiped_broker_is_replaced_and_comes_back_as_a_member() {
     scene.cluster[wiped].start_again().await;
     in_step(&scene, start).await;
     replays(&scene, &[0, 1, 2]).await;
-    watch.holds();
+    watch.holds().await;
 }
 
 /// The only voter of two is wiped: nobody knows what it knew, so nobody acts until a person says so (F15, F16).

@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{
     super::{
-        Ran,
+        Ran, Run,
         protocol::{
             CALL_MAX, CONTROL_MAX,
             run::{Dispatched, News, Order},
@@ -38,19 +38,26 @@ impl Incoming {
         self.follow(&peer, stream, dispatched).await;
     }
 
-    async fn follow(&self, peer: &NodeId, mut stream: Stream, dispatched: Dispatched) {
+    /// Hands the operation over; `None` when it is none.
+    async fn begin(&self, stream: &mut Stream, dispatched: Dispatched) -> Option<Box<dyn Run>> {
         let call_id = dispatched.call_id().clone();
         let dispatch = match dispatched.open() {
             Ok(dispatch) => dispatch,
             Err(error) => {
                 drop(stream.send.message(&News::NeverRan(format!("nothing was done: {error}"))).await);
-                return;
+                return None;
             }
         };
-        let mut run = Arc::clone(&self.node).run(dispatch);
+        let run = Arc::clone(&self.node).run(dispatch);
         // An earlier sending of it ends here, whose answer was not written, or it would not have been sent again: what that
         // carried is taken up by this one.
         self.held.take(&call_id).into_iter().for_each(|earlier| earlier.settle(false));
+        Some(run)
+    }
+
+    async fn follow(&self, peer: &NodeId, mut stream: Stream, dispatched: Dispatched) {
+        let call_id = dispatched.call_id().clone();
+        let Some(mut run) = self.begin(&mut stream, dispatched).await else { return };
         let mut following = self.held.follow(&call_id);
         if stream.send.message(&News::Accepted).await.is_err() {
             return;
