@@ -3,7 +3,11 @@
 
 use std::{
     net::UdpSocket,
-    sync::Arc,
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -20,10 +24,12 @@ use crate::{
 /// below a second.
 const LISTED: Duration = Duration::from_secs(30);
 
-/// A setup for a device called `name`: one session of that name, in a folder of that name, when `session` says so.
+/// A setup for a device called `name`: one session of that name, in a folder of that name, when `session` says so. It listens
+/// on loopback, at a port that it may find again.
 #[must_use]
 pub fn named(world: &World, name: &str, session: bool) -> Setup {
-    let setup = Setup::new().argument("--name").argument(name);
+    let listen = format!("127.0.0.1:{}", free_port());
+    let setup = Setup::new().argument("--name").argument(name).env("CHAPPIE_LISTEN", listen);
     if session { setup.session(&world.folder(name), name) } else { setup }
 }
 
@@ -62,13 +68,22 @@ pub async fn pair_on(first: &Device, second: &Device, mdns: bool) -> (Node, Node
     (broker, station)
 }
 
-/// A UDP port of loopback that is free now.
+/// The ports that are given out: below those that the system takes by itself, so that a port is still free when its device
+/// was ended for a while and starts again.
+const PORTS: Range<u16> = 10_000..32_000;
+
+/// A UDP port of loopback that is free now, and stays so but for other calls of this.
 ///
 /// # Panics
 /// When there is none.
 #[must_use]
 pub fn free_port() -> u16 {
-    UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port is free").port()
+    static GIVEN: AtomicUsize = AtomicUsize::new(0);
+    // Each test is a process; they begin at different ports.
+    let first = usize::try_from(std::process::id()).unwrap_or(0).wrapping_mul(997);
+    let next = || first.wrapping_add(GIVEN.fetch_add(1, Ordering::Relaxed)) % PORTS.len();
+    let mut ports = std::iter::repeat_with(|| PORTS.start + u16::try_from(next()).unwrap_or(0)).take(PORTS.len());
+    ports.find(|port| UdpSocket::bind(("127.0.0.1", *port)).is_ok()).expect("a port is free")
 }
 
 /// The rows of `sessions` that a door shows.
